@@ -1,0 +1,5 @@
+"""`python -m patcher`."""
+
+from patcher.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,163 @@
+"""The command line: arguments in, findings and an exit status out.  The only module that prints.
+
+Exit status: 0 fine, 1 a human has to look, 2 bad usage, unreadable input or a crash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import patcher
+from patcher import manifest
+from patcher.problem import Problem, Problems
+from patcher.project import Project, Request
+
+EXAMPLES = """\
+examples:
+  patcher apply                          write build/ with the default series
+  patcher apply --series guide           the vendor guide's edits and nothing else
+  patcher apply --set configurable_gpus.gpus=0-7
+                                         write this GPU list into the script
+  patcher check --format github          in CI: 1 if upstream, a patch or build/ has changed
+  patcher diff reshape_topk              what one patch does
+  patcher list                           every patch, its series, state and sites
+  patcher export debian/patches          for git apply, patch -p1 or quilt
+
+exit status: 0 fine, 1 a human has to look, 2 bad usage, unreadable input or a crash
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    args = _parser(argv).parse_args(argv)
+    try:
+        return _run(args)
+    except (Problem, Problems) as error:
+        return _fail(args, getattr(error, "problems", [error]))
+    except BrokenPipeError:  # `patcher diff | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        print("patcher: this is a fault of patcher itself, please report it", file=sys.stderr)
+        return 2
+
+
+def _run(args) -> int:
+    project, out = Project.find(args.root), Path(getattr(args, "out", "build"))
+    request = _request(args, project, out)
+    if _nothing_to_do(args, project, request, out):
+        done = "nothing to do" if args.command == "apply" else "is what apply would write"
+        summary = f"{out}: {done}, series {request.series}"
+        if args.format == "text":  # the common case imports nothing more to say that all is well
+            print(summary)
+            return 0
+        from patcher.report import Report
+
+        return _show(args, Report(args.command, request.series, summary=summary))
+    from patcher import commands
+
+    return _show(args, commands.run(args, project, request, out))
+
+
+def _nothing_to_do(args, project: Project, request: Request, out: Path) -> bool:
+    if args.command == "apply" and not args.overwrite:
+        return manifest.is_current(project, request, out)
+    try:
+        return args.command == "check" and manifest.is_current(project, request, out)
+    except Problem:  # a damaged manifest: the whole comparison says so, among the rest
+        return False
+
+
+def _request(args, project: Project, out: Path) -> Request:
+    """What the command line asks for; for `check` and `diff`, else what the build was made as; else the default."""
+    sets = tuple(sorted(getattr(args, "set", None) or ()))
+    if args.command in ("check", "diff") and not args.series and not sets:
+        try:
+            written = manifest.read(out)
+            if written and written["series"] in project.all_series():
+                return manifest.request_of(written)
+        except Problem:
+            pass
+    return Request(args.series or project.default_series(), sets)
+
+
+def _fail(args, problems: list[Problem]) -> int:
+    from patcher.report import Report
+
+    return _show(args, Report(args.command, args.series or "", problems=problems))
+
+
+def _show(args, what) -> int:
+    from patcher import report
+
+    stream = sys.stdout
+    if args.format == "json":
+        print(report.as_json(what))
+    elif args.format == "github":
+        print(*report.github(what), sep="\n")
+    elif args.format == "markdown" and what.rows:
+        print(*report.markdown(what), sep="\n")
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(what.diff)
+        # A diff on stdout is for a program; and bad usage goes where argparse says it.
+        usage = what.problems and all(problem.code == 2 for problem in what.problems)
+        stream = sys.stderr if args.command == "diff" or usage else sys.stdout
+        report.show(report.text(what), stream)
+    stream.flush()
+    return what.code
+
+
+def _parser(argv: list[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="patcher",
+        description="Apply a series of small, counted codemods to pristine training scripts, and prove what was done.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"patcher {patcher.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, help: str, *, series=True, out=True, formats=("text", "json", "github")):
+        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        if argv[:1] != [name]:
+            return argparse.ArgumentParser()  # argparse is slow: only the options that will be parsed are made
+        sub.add_argument(
+            "--root",
+            metavar="DIR",
+            help="the folder with upstream/ and patches/ (default: this one, else those that came with patcher)",
+        )
+        sub.add_argument("--format", choices=formats, default="text", help="how findings are shown (default: text)")
+        sub.add_argument("--series", metavar="NAME", help="the series of patches")
+        if series:
+            sub.add_argument(
+                "--set", action="append", metavar="PATCH.OPTION=VALUE", help="set an option of a patch; may be repeated"
+            )
+        if out:
+            sub.add_argument("--out", default="build", metavar="DIR", help="the folder that is built (default: build)")
+        return sub
+
+    sub = command("apply", "write the patched scripts, all or nothing")
+    sub.add_argument("--overwrite", action="store_true", help="replace build files that were edited by hand")
+    command("check", "exit 1 if a patch is stale or obsolete, or the build is not what apply would write")
+    sub = command("diff", "show what apply does to upstream, as a unified diff; the exit status is that of check")
+    sub.add_argument("patch", nargs="*", metavar="PATCH", help="only what these patches do")
+    command(
+        "list",
+        "show every patch with its series, state, sites and purpose",
+        series=False,
+        out=False,
+        formats=("text", "json", "github", "markdown"),
+    )
+    sub = command("export", "write one .patch a patch with DEP-3 headers, and a series file", out=False)
+    sub.add_argument("dir", metavar="DIR", help="the folder to write to")
+    sub.add_argument("--overwrite", action="store_true", help="replace files there that differ")
+    return parser

@@ -1,0 +1,234 @@
+"""The engine: bytes and a series in, bytes and outcomes out.
+
+Pure: it knows no paths, prints nothing and starts no process.  A file is parsed
+once, a patch visits only the top-level statements that can concern it, and every
+patch runs twice: the first pass edits, the second proves that nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import libcst as cst
+
+from patcher.patch import MODULE, Patch
+from patcher.problem import Problem
+
+
+class Verdict(Enum):
+    """What the truth table says about one patch on one file."""
+
+    CLEAN = "clean"  # as many hits as stated, not done before, done after
+    OBSOLETE = "obsolete"  # no hit, done before: upstream has it now
+    STALE = "stale"  # anything else
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One patch on one file: sites per function as stated and as found, and where to look."""
+
+    patch: str
+    file: str
+    verdict: Verdict
+    expected: Mapping[str, int]
+    found: Mapping[str, int]
+    line: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A file before and after a series; where any outcome is STALE, `after` lacks that patch and must not be used."""
+
+    file: str
+    before: bytes
+    after: bytes
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def stale(self) -> bool:
+        return any(outcome.verdict is Verdict.STALE for outcome in self.outcomes)
+
+
+def render(file: str, source: bytes, patches: Sequence[Patch]) -> Rendered:
+    """Apply to `source` those of `patches` that name `file` in their sites, in this order.
+
+    Raises Problem where the source cannot be parsed, where LibCST would not give its bytes
+    back unchanged, and where the result does not compile.
+    """
+    concerned = [patch for patch in patches if file in patch.sites]
+    if not concerned:
+        compile_check(file, source)
+        return Rendered(file, source, source, ())
+    printer = Printer()
+    pristine = module = parse(file, source, printer)
+    outcomes = []
+    for patch in concerned:
+        module, outcome = _judge(file, pristine, module, patch, printer)
+        outcomes.append(outcome)
+    after = printer.bytes(module)
+    compile_check(file, after)
+    return Rendered(file, source, after, tuple(outcomes))
+
+
+class Printer:
+    """The text of statements, each printed once: a series changes few of them."""
+
+    def __init__(self):
+        self._texts: dict[int, tuple[cst.CSTNode, str]] = {}  # the node is kept, so that its id stays its own
+
+    def text(self, module: cst.Module, node: cst.CSTNode) -> str:
+        if id(node) not in self._texts:
+            self._texts[id(node)] = (node, module.code_for_node(node))
+        return self._texts[id(node)][1]
+
+    def bytes(self, module: cst.Module) -> bytes:
+        """What `module.bytes` gives."""
+        text = "".join(self.text(module, node) for node in (*module.header, *module.body, *module.footer))
+        return (text if module.has_trailing_newline else text.removesuffix(module.default_newline)).encode(
+            module.encoding
+        )
+
+
+def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
+    """The module, if printing it gives exactly the bytes that it was parsed from."""
+    try:
+        module = cst.parse_module(source)
+    except cst.ParserSyntaxError as error:
+        compile_check(file, source)  # Python words it better and says where
+        raise _unreadable(file, error.raw_line, 0, error.message.partition("\n")[0]) from None
+    except SyntaxError as error:  # an encoding cookie that names no encoding
+        raise _unreadable(file, 1, 0, str(error)) from None
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+        raise _unreadable(file, line, 0, f"not {error.encoding}: byte 0x{source[error.start]:02x}") from None
+    printed = printer.bytes(module)
+    if printed != source:
+        at = next((i for i, (a, b) in enumerate(zip(source, printed)) if a != b), min(len(source), len(printed)))
+        raise Problem(
+            "LibCST does not print this file as it read it",
+            file=file,
+            line=source.count(b"\n", 0, at) + 1,
+            hint="Look there for a lone carriage return or another control character and take it out.",
+            code=2,
+        )
+    return module
+
+
+def compile_check(file: str, source: bytes) -> None:
+    """Raise Problem where this Python does not compile `source`."""
+    try:
+        compile(source, file, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise _unreadable(file, error.lineno or 0, error.offset or 0, error.msg) from None
+    except ValueError as error:  # a null byte
+        raise _unreadable(file, 0, 0, str(error)) from None
+
+
+def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequence[cst.CSTNode] = ()) -> cst.Module:
+    """One pass of `patch` over all statements but `seen`; the patch keeps its findings in `hits` and `already_done`."""
+    patch.module = module
+    needles = [needle.decode("ascii") for needle in patch.needles]
+    skip = {id(node) for node in seen}
+    body: list[cst.BaseStatement] = []
+    for statement in module.body:
+        if id(statement) in skip or not any(needle in printer.text(module, statement) for needle in needles):
+            body.append(statement)
+            continue
+        before = len(patch.hits)
+        result = statement.visit(patch)
+        if len(patch.hits) == before:
+            result = statement  # LibCST copies whatever it visits; the old one has been printed already
+        body.extend(result if isinstance(result, cst.FlattenSentinel) else [result])
+    if not patch.hits:
+        return module
+    for insert in patch.insertions:
+        body = list(insert(body))
+    return module.with_changes(body=[node for node in body if node is not cst.RemovalSentinel.REMOVE])
+
+
+def mark(source: bytes, text: str) -> bytes:
+    """Put `# text` on the first line where a comment may stand: behind a BOM, a `#!` line and an encoding cookie."""
+    bom = b"\xef\xbb\xbf" if source.startswith(b"\xef\xbb\xbf") else b""
+    lines = source[len(bom) :].split(b"\n", 2)
+    taken = 0
+    if lines[0].startswith(b"#!"):
+        taken = 1
+    if taken < len(lines) and re.match(rb"[ \t\f]*#.*?coding[:=][ \t]*[-\w.]+", lines[taken]):
+        taken += 1
+    newline = b"\r\n" if lines[0].endswith(b"\r") else b"\n"
+    head = b"".join(line + b"\n" for line in lines[:taken])
+    return bom + head + b"# " + text.encode("ascii") + newline + b"\n".join(lines[taken:])
+
+
+def _judge(
+    file: str, pristine: cst.Module, module: cst.Module, patch: Patch, printer: Printer
+) -> tuple[cst.Module, Outcome]:
+    """The truth table: the module after `patch` where it is CLEAN, as it was where it is not."""
+    first, second = patch.fresh(), patch.fresh()
+    edited = apply_once(module, first, printer)
+    apply_once(edited, second, printer, seen=module.body)
+    expected, found = dict(patch.sites[file]), dict(Counter(function for function, _ in first.hits))
+
+    def outcome(verdict: Verdict, line: int = 0, detail: str = "") -> Outcome:
+        return Outcome(patch.slug(), file, verdict, expected, found, line, detail)
+
+    if not found and first.already_done:
+        return module, outcome(Verdict.OBSOLETE)
+    if found != expected:
+        return module, outcome(Verdict.STALE, *_where(pristine, patch, expected, found))
+    if first.already_done:
+        return module, outcome(
+            Verdict.STALE, detail="the edit is already there, and there is more to edit: is upstream half patched?"
+        )
+    if second.hits or not second.already_done:
+        left = f"a second pass would edit {len(second.hits)} more" if second.hits else "`done` does not see the edit"
+        return module, outcome(Verdict.STALE, detail=f"a fault of the patch itself: {left}")
+    return edited, outcome(Verdict.CLEAN)
+
+
+def _where(
+    pristine: cst.Module, patch: Patch, expected: Mapping[str, int], found: Mapping[str, int]
+) -> tuple[int, str]:
+    """A line of the upstream file to look at, and what stands there.
+
+    First the hits that should not be, then the functions that should hold one.
+    Positions cost more than everything else in this module, so only an error pays for them.
+    """
+    from libcst.metadata import MetadataWrapper, PositionProvider
+
+    positions = MetadataWrapper(pristine, unsafe_skip_copy=True).resolve(PositionProvider)
+    alone = patch.fresh()
+    apply_once(pristine, alone, Printer())
+    for function, node in alone.hits:
+        if found.get(function, 0) > expected.get(function, 0):
+            return positions[node].start.line, f"in {function}: {_one_line(pristine.code_for_node(node))}"
+    functions = dict(_functions(pristine.body))
+    for function, count in expected.items():
+        if function != MODULE and found.get(function, 0) < count:
+            if function not in functions:
+                return 0, f"there is no function {function}"
+            return positions[functions[function]].start.line, f"nothing to edit in {function}"
+    return 0, ""
+
+
+def _functions(body: Iterable[cst.CSTNode], prefix: str = "") -> Iterable[tuple[str, cst.CSTNode]]:
+    for node in body:
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+            yield prefix + node.name.value, node
+            yield from _functions(node.body.body, f"{prefix}{node.name.value}.")
+
+
+def _one_line(code: str) -> str:
+    code = " ".join(code.split())
+    return code if len(code) <= 100 else code[:97] + "..."
+
+
+def _unreadable(file: str, line: int, column: int, why: str) -> Problem:
+    return Problem(
+        f"cannot parse: {why}", file=file, line=line, column=column, hint="Mend the file; nothing was written.", code=2
+    )

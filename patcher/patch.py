@@ -1,0 +1,202 @@
+"""The base class of every patch: a LibCST transformer that counts what it does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import libcst as cst
+
+from patcher import syntax
+
+MODULE = "<module>"  # the place of code outside any function, as in a traceback
+Body = Sequence[cst.BaseStatement]
+
+
+class Patch(cst.CSTTransformer):
+    """One edit, one idea.
+
+    A subclass states, in the order in which a reader asks: why (its docstring),
+    where (`sites`), when it is done (`done`), what it changes (`changes`), what
+    it must leave alone (`leaves`), and then rewrites nodes in `leave_*` methods.
+    A rewrite is counted when such a method returns another node than it was given,
+    so it has to return `updated` itself wherever there is nothing to do.
+
+    Rewrites must destroy their own match, must not nest in one another, and take
+    names from the code.  `leave_<Node>` and `visit_<Node>` work as in LibCST;
+    `visit_<Node>_<attribute>` is not supported, which makes a visit much cheaper.
+    """
+
+    sites: ClassVar[Mapping[str, Mapping[str, int]]] = {}
+    """Per upstream file, the functions that hold a site and how many each: exact."""
+
+    needles: ClassVar[tuple[bytes, ...]] = ()
+    """A top-level statement with none of these bytes is never visited.
+    They must cover what is looked for *and* what `done` looks for."""
+
+    origin: ClassVar[str] = ""
+    """A URL that tells why the edit is needed."""
+
+    changes: ClassVar[Sequence[tuple]] = ()
+    """(before, after) or (before, after, options): documentation, and a test.
+    A line `...` in the second text stands for inserted code."""
+
+    leaves: ClassVar[Sequence[str]] = ()
+    """Look-alikes that stay as they are: documentation, and a test."""
+
+    after: ClassVar[Sequence[str]] = ()
+    """Patches that have to come earlier in a series that holds both."""
+
+    module: cst.Module
+    """The module as it stands when this pass begins."""
+
+    def __init__(self, **options):
+        """A subclass checks its options and passes them on, normalised; `ValueError` says what is right."""
+        super().__init__()
+        self.options = options
+        self.hits: list[tuple[str, cst.CSTNode]] = []  # (function, the node as it was)
+        self.already_done = False
+        self.insertions: list[Callable[[Body], Body]] = []
+        self._scope: list[str] = []
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        # LibCST formats a name and looks it up for every node; a table of our own methods is several times faster.
+        own = {name: getattr(cls, name) for c in cls.__mro__[: cls.__mro__.index(Patch)] for name in vars(c)}
+        cls._visitors = {getattr(cst, name[6:]): f for name, f in own.items() if name.startswith("visit_")}
+        cls._leavers = {getattr(cst, name[6:]): f for name, f in own.items() if name.startswith("leave_")}
+
+    def done(self, node: cst.CSTNode) -> bool:
+        """Whether `node` shows that the edit has been made; absent before, present after."""
+        raise NotImplementedError(f"{type(self).__name__} does not say when it is done")
+
+    def fresh(self) -> Patch:
+        """The same patch with the same options, and nothing counted yet."""
+        return type(self)(**self.options)
+
+    @classmethod
+    def slug(cls) -> str:
+        """The name in a series: that of the module."""
+        return cls.__module__.rpartition(".")[2]
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first line of the docstring."""
+        return (cls.__doc__ or "").strip().partition("\n")[0]
+
+    # What a rewrite may ask to be inserted.  The engine inserts after the pass, and
+    # only where the pass has rewritten something, so that nothing is inserted twice.
+
+    def module_name(self, module: str) -> str:
+        """The name that `import module` binds in this script; the import is added where it is missing."""
+        bound = syntax.imported_as(self.module, module)
+        if bound is None:
+            line = self._parse(f"import {module}\n")
+            self.insertions.append(lambda body: _insert(body, _end_of_preamble(body), line))
+        return bound or module
+
+    def insert_function(self, name: str, file: str) -> None:
+        """Insert the function `name` of `patches/added/<file>` before the function that is being rewritten."""
+        source = self._added(file)
+        text = next(
+            source.code_for_node(node.with_changes(leading_lines=()))
+            for node in source.body
+            if isinstance(node, cst.FunctionDef) and node.name.value == name
+        )
+        blank = (cst.EmptyLine(indent=False), cst.EmptyLine(indent=False))
+        function = self._parse(text).with_changes(leading_lines=blank)
+        user = self.function.partition(".")[0]
+        self.insertions.append(
+            lambda body: _insert(
+                body, next(i for i, s in enumerate(body) if syntax.is_name(getattr(s, "name", None), user)), function
+            )
+        )
+
+    def insert_option(self, option: str, file: str, parser: str) -> None:
+        """Insert `parser.add_argument(option, ...)` of `patches/added/<file>` after the script's last option."""
+        source = self._added(file)
+        line = next(node for node in source.body if _adds_option(node, option))
+        # Continuation lines are aligned to the parenthesis, which moves with the length of the parser's name.
+        text = source.code_for_node(line.with_changes(leading_lines=()))
+        shift = len(parser) - len("parser")
+        first, *rest = text.split("\n")
+        rest = [" " * (len(r) - len(r.lstrip()) + shift) + r.lstrip() if r else r for r in rest]
+        added = self._parse("\n".join([first.replace("parser.", f"{parser}.", 1), *rest]))
+        self.insertions.append(
+            lambda body: _insert(body, 1 + max(i for i, s in enumerate(body) if _adds_option(s, None)), added)
+        )
+
+    def parser_name(self) -> str | None:
+        """What the script calls its argparse parser: the one that takes its last top-level option."""
+        calls = [syntax.expression(s) for s in self.module.body if _adds_option(s, None)]
+        return calls[-1].func.value.value if calls and isinstance(calls[-1].func.value, cst.Name) else None
+
+    def _added(self, file: str) -> cst.Module:
+        here = Path(sys.modules[type(self).__module__].__file__).parent
+        return cst.parse_module((here / "added" / file).read_bytes())
+
+    def _parse(self, text: str) -> cst.BaseStatement:
+        """One statement in the line ending of the file that it goes to."""
+        return cst.parse_module(text.replace("\n", self.module.default_newline)).body[0]
+
+    # The visit.
+
+    @property
+    def function(self) -> str:
+        """The qualified name of the function or class that is being visited."""
+        return ".".join(self._scope) or MODULE
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        kind = type(node)
+        if kind is cst.FunctionDef or kind is cst.ClassDef:
+            self._scope.append(node.name.value)
+        visit = self._visitors.get(kind)
+        return True if visit is None else visit(self, node) is not False
+
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode):
+        kind = type(original)
+        if not self.already_done and self.done(original):
+            self.already_done = True
+        leave = self._leavers.get(kind)
+        result = updated if leave is None else leave(self, original, updated)
+        if result is not updated:
+            self.hits.append((self.function, original))
+        if kind is cst.FunctionDef or kind is cst.ClassDef:
+            self._scope.pop()
+        return result
+
+    def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
+        pass
+
+    def on_leave_attribute(self, original: cst.CSTNode, attribute: str) -> None:
+        pass
+
+
+def _insert(body: Body, at: int, statement: cst.BaseStatement) -> Body:
+    return [*body[:at], statement, *body[at:]]
+
+
+def _end_of_preamble(body: Body) -> int:
+    """Behind the docstring and the `__future__` imports: the first place where an import may stand."""
+    at = 0
+    for index, statement in enumerate(body):
+        small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        future = isinstance(small, cst.ImportFrom) and syntax.is_name(small.module, "__future__")
+        docstring = (
+            index == 0
+            and isinstance(small, cst.Expr)
+            and isinstance(small.value, (cst.SimpleString, cst.ConcatenatedString))
+        )
+        if not (future or docstring):
+            break
+        at = index + 1
+    return at
+
+
+def _adds_option(statement: cst.CSTNode, option: str | None) -> bool:
+    call = syntax.expression(statement)
+    return (
+        syntax.adds_option(call, option) if option else call is not None and syntax.is_method_call(call, "add_argument")
+    )

@@ -1,0 +1,42 @@
+"""What is said to a user when something is wrong: where, what, and what to do next."""
+
+
+class Problem(Exception):
+    """A finding that ends a command; never shown as a traceback.
+
+    `file` is relative to the project, `line` and `column` count from 1 (0 means
+    unknown).  `code` is the exit status: 1 when a human has to look at the
+    project, 2 for bad usage or an input that cannot be read, 0 for a mere warning.
+    """
+
+    def __init__(self, message: str, *, file: str = "", line: int = 0, column: int = 0, hint: str = "", code: int = 1):
+        super().__init__(message)
+        self.message, self.file, self.line, self.column = message, file, line, column
+        self.hint, self.code = hint, code
+
+    @property
+    def level(self) -> str:
+        return "error" if self.code else "warning"
+
+    @property
+    def place(self) -> str:
+        """`file:line:column`, as far as it is known."""
+        return ":".join([self.file] + [str(n) for n in (self.line, self.column) if n])
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" if self.file else self.message
+
+
+class UsageError(Problem):
+    """The command line asks for something that does not exist."""
+
+    def __init__(self, message: str, **kwargs):
+        super().__init__(message, **{"code": 2, **kwargs})
+
+
+class Problems(Exception):
+    """Several findings at once, so that the first does not hide the rest."""
+
+    def __init__(self, problems: list[Problem]):
+        super().__init__("; ".join(str(problem) for problem in problems))
+        self.problems = problems

@@ -1,0 +1,182 @@
+"""Where the pieces lie: the folder that holds `upstream/` and `patches/`, and how a series is read from it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.machinery
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+from patcher.problem import Problem, UsageError
+
+TYPE_CHECKING = False  # `typing` costs a run that has nothing to do more than its own work
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from patcher.patch import Patch
+
+HERE = Path(__file__).resolve().parent
+ENGINE = ("engine.py", "patch.py", "syntax.py", "build.py")
+"""What decides, beside upstream and patches, which bytes a build has."""
+
+
+class Request(namedtuple("Request", "series sets", defaults=((),))):
+    """What a build is asked to be: a series, and `patch.option=value` texts in the words of the command line."""
+
+
+class Project:
+    """A folder with `upstream/` and `patches/`."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.upstream, self.patches = root / "upstream", root / "patches"
+
+    @classmethod
+    def find(cls, root: str | None = None) -> Project:
+        """The project at `root`; else in the working directory; else the one that this package came with."""
+        installed = HERE / "bundle"  # in a wheel; in a checkout they are beside the package
+        candidates = [Path(root)] if root else [Path.cwd(), installed, HERE.parent]
+        for candidate in candidates:
+            if (candidate / "upstream" / "lock.json").is_file() and (candidate / "patches" / "__init__.py").is_file():
+                return cls(candidate)
+        raise UsageError(f"{candidates[0]}: no upstream/lock.json and patches/__init__.py here")
+
+    def inputs(self) -> dict[str, str]:
+        """The sha256 of every file that a build depends on, by its POSIX path in the project."""
+        files = {f"upstream/{path.name}": path for path in self.upstream.iterdir() if path.suffix in (".py", ".json")}
+        files |= {path.relative_to(self.root).as_posix(): path for path in self.patches.rglob("*.py")}
+        files |= {f"patcher/{name}": HERE / name for name in ENGINE}
+        return {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in sorted(files)}
+
+    def all_series(self) -> Mapping[str, Mapping[str, Mapping]]:
+        return self._import("patches").SERIES
+
+    def default_series(self) -> str:
+        return self._import("patches").DEFAULT
+
+    def series(self, name: str) -> Mapping[str, Mapping]:
+        """Patch name to options, in order.  Raises UsageError for a name that is not a series, or an empty one."""
+        series = self.all_series()
+        if name not in series:
+            raise UsageError(f"there is no series {name!r}; there are: {', '.join(series)}")
+        if not series[name]:
+            raise Problem(f"the series {name} is empty", file="patches/__init__.py")
+        return series[name]
+
+    def patches_of(self, request: Request) -> list[Patch]:
+        """The patches of a series, with the options of the series and, over them, those of `--set`."""
+        series = {name: dict(options) for name, options in self.series(request.series).items()}
+        for text in request.sets:
+            name, option, value = _parse_set(text)
+            if name not in series:
+                raise UsageError(
+                    f"--set {text}: series {request.series} has no patch {name!r}; it has: {', '.join(series)}"
+                )
+            series[name][option] = value
+        patches = self.patches_named(series)
+        for position, patch in enumerate(patches):
+            late = [p.slug() for p in patches[position:] if p.slug() in patch.after]
+            if late:
+                raise Problem(
+                    f"series {request.series}: {patch.slug()} has to come after {late[0]}", file="patches/__init__.py"
+                )
+        return patches
+
+    def patches_named(self, series: Mapping[str, Mapping]) -> list[Patch]:
+        """An instance of each patch, with these options."""
+        return [self._patch(name, options) for name, options in series.items()]
+
+    def _patch(self, name: str, options: Mapping) -> Patch:
+        import inspect
+
+        from patcher.patch import Patch
+
+        if not (self.patches / f"{name}.py").is_file():
+            known = sorted(p.stem for p in self.patches.glob("*.py") if p.stem != "__init__")
+            raise Problem(
+                f"a series names a patch {name!r}, which does not exist; there are: {', '.join(known)}",
+                file="patches/__init__.py",
+            )
+        module = self._import(f"patches.{name}")
+        classes = [
+            c
+            for c in vars(module).values()
+            if isinstance(c, type) and issubclass(c, Patch) and c.__module__ == module.__name__
+        ]
+        if len(classes) != 1:
+            raise Problem(f"expected 1 subclass of Patch, found {len(classes)}", file=f"patches/{name}.py")
+        accepted = [p for p in inspect.signature(classes[0].__init__).parameters if p not in ("self", "options")]
+        for option in options:
+            if option not in accepted:
+                has = f"it has: {', '.join(accepted)}" if accepted else "it has none"
+                raise UsageError(f"{name} has no option {option!r}; {has}")
+        try:
+            return classes[0](**options)
+        except ValueError as error:
+            raise UsageError(f"{name}: {', '.join(f'{k}={v}' for k, v in options.items())}: {error}") from None
+
+    def _import(self, name: str):
+        """Import `patches` or a module of it from this project, and from no other that was read before."""
+        if not isinstance(_finder.root, Path) or _finder.root != self.root:
+            for loaded in [m for m in sys.modules if m.partition(".")[0] == "patches"]:
+                del sys.modules[loaded]
+            _finder.root = self.root
+        try:
+            return importlib.import_module(name)
+        except SyntaxError as error:
+            raise Problem(
+                f"cannot import: {error.msg}", file=self._name(error.filename), line=error.lineno or 0
+            ) from None
+        except Exception as error:  # whatever a patch does while it is imported: say where
+            frame = error.__traceback__
+            file, line = name, 0
+            while frame:
+                if frame.tb_frame.f_code.co_filename.startswith(str(self.patches)):
+                    file, line = frame.tb_frame.f_code.co_filename, frame.tb_lineno
+                frame = frame.tb_next
+            raise Problem(
+                f"cannot import: {type(error).__name__}: {error}", file=self._name(file), line=line
+            ) from error
+
+    def _name(self, path: str | None) -> str:
+        try:
+            return Path(path or "").relative_to(self.root).as_posix()
+        except ValueError:
+            return path or ""
+
+
+class _Finder(importlib.machinery.PathFinder):
+    """Finds `patches` in the project at hand and reads it from source.
+
+    Bytecode is bypassed: it is matched by size and by a time in whole seconds, so a patch that
+    was changed twice in a second would run as it was, and the manifest would say that it had not.
+    """
+
+    root: Path | None = None
+
+    def find_spec(self, fullname, path=None, target=None):
+        if self.root is None or fullname.partition(".")[0] != "patches":
+            return None
+        spec = super().find_spec(fullname, path or [str(self.root)], target)
+        if spec and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _FromSource(fullname, spec.loader.path)
+        return spec
+
+
+class _FromSource(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname):
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+_finder = _Finder()
+sys.meta_path.insert(0, _finder)
+
+
+def _parse_set(text: str) -> tuple[str, str, str]:
+    place, equals, value = text.partition("=")
+    name, dot, option = place.partition(".")
+    if not (name and dot and option and equals):
+        raise UsageError(f"--set {text}: expected patch.option=value")
+    return name, option, value

@@ -1,0 +1,143 @@
+"""What a command found, as text for a person, json for a program, or annotations for GitHub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from patcher.problem import Problem
+
+if TYPE_CHECKING:
+    from patcher.engine import Outcome
+
+STYLES = {"error": "bold red", "warning": "yellow", "stale": "bold red", "obsolete": "yellow", "clean": "green"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One patch in the listing."""
+
+    patch: str
+    series: tuple[str, ...]
+    state: str
+    sites: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a command has to say."""
+
+    command: str
+    series: str
+    outcomes: Sequence[Outcome] = ()
+    problems: Sequence[Problem] = ()
+    changed: Sequence[str] = ()
+    rows: Sequence[Row] = ()
+    summary: str = ""
+    diff: bytes = b""
+
+    @property
+    def code(self) -> int:
+        """The exit status: that of the gravest problem."""
+        return max((problem.code for problem in self.problems), default=0)
+
+
+def text(report: Report) -> Iterator[tuple[str, str]]:
+    """Lines and their styles."""
+    if report.outcomes:
+        yield f"series {report.series}", "bold"
+        names, files = (max(len(getattr(o, key)) for o in report.outcomes) for key in ("patch", "file"))
+        for o in report.outcomes:
+            yield (
+                f"  {o.patch:{names}}  {o.file:{files}}  {o.verdict.value:8}  {_places(o.found)}",
+                STYLES[o.verdict.value],
+            )
+    if report.rows:
+        table = [("patch", "series", "state", "sites", "what it does"), *(_cells(row) for row in report.rows)]
+        widths = [max(len(cells[i]) for cells in table) for i in range(5)]
+        for index, cells in enumerate(table):
+            style = "bold" if index == 0 else STYLES.get(cells[2], "")
+            yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip(), style
+    for problem in report.problems:
+        yield f"{problem.level}: {problem}", STYLES[problem.level]
+        if problem.hint:
+            yield f"  {problem.hint}", ""
+    if report.summary:
+        yield report.summary, "bold"
+
+
+def as_json(report: Report) -> str:
+    problems = [
+        {key: getattr(p, key) for key in ("level", "file", "line", "column", "message", "hint")}
+        for p in report.problems
+    ]
+    outcomes = [{**asdict(o), "verdict": o.verdict.value} for o in report.outcomes]
+    data = {
+        "command": report.command,
+        "exit": report.code,
+        "series": report.series,
+        "summary": report.summary,
+        "outcomes": outcomes,
+        "problems": problems,
+        "changed": list(report.changed),
+    }
+    data |= {"patches": [asdict(row) for row in report.rows]} if report.rows else {}
+    data |= {"diff": report.diff.decode("utf-8", "replace")} if report.command == "diff" else {}
+    return json.dumps(data, indent=1)
+
+
+def github(report: Report) -> Iterator[str]:
+    """Workflow commands: one annotation a problem, then the summary as a notice."""
+    for problem in report.problems:
+        place = {"file": problem.file, "line": problem.line, "col": problem.column, "title": "patcher"}
+        properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in place.items() if value)
+        message = problem.message + (f"\n{problem.hint}" if problem.hint else "")
+        yield f"::{problem.level} {properties}::{_escaped(message)}"
+    if report.summary:
+        yield f"::notice title=patcher::{_escaped(report.summary)}"
+
+
+def markdown(report: Report) -> Iterator[str]:
+    """The patch table of the README."""
+    yield "| patch | series | state | sites | what it does |"
+    yield "|---|---|---|---|---|"
+    for row in report.rows:
+        patch, series, state, sites, summary = _cells(row)
+        yield f"| `{patch}` | {series} | {state} | `{sites}` | {summary} |"
+
+
+def show(lines: Iterator[tuple[str, str]], stream) -> None:
+    """Print styled lines: with rich on a terminal, plainly in a pipe or where rich is not installed."""
+    console = _console(stream)
+    for line, style in lines:
+        if console:
+            console.print(line, style=style or None, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(line, file=stream)
+
+
+def _console(stream):
+    if not stream.isatty():
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(file=stream)
+
+
+def _places(found) -> str:
+    return ", ".join(f"{n} in {function}" for function, n in sorted(found.items()))
+
+
+def _cells(row: Row) -> tuple[str, str, str, str, str]:
+    return row.patch, ", ".join(row.series), row.state, row.sites, row.summary
+
+
+def _escaped(text: str, more: str = "") -> str:
+    for character in "%\r\n" + more:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

@@ -1,0 +1,68 @@
+"""The lock: which bytes `upstream/` holds, and which line of it is no longer what it was.
+
+`upstream/lock.json` records, for the scripts that the patches are written against, sha256,
+size and one checksum a line; and, for the public original, repository, commit and sha256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from pathlib import Path
+
+from patcher.problem import Problem
+from patcher.unified import lines
+
+RESTORE = "upstream/ is never edited by hand: restore it with `git checkout -- upstream`, and write a patch instead."
+
+
+def read(folder: Path) -> dict:
+    """The lock.  Raises Problem where it is not one."""
+    try:
+        lock = json.loads((folder / "lock.json").read_bytes())
+        lock["files"].items(), lock["original"]["repository"], lock["original"]["commit"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Problem(f"not a lock: {type(error).__name__}: {error}", file="upstream/lock.json", hint=RESTORE) from None
+    return lock
+
+
+def verify(folder: Path) -> tuple[dict[str, bytes], list[Problem]]:
+    """The locked scripts by name, and what is wrong with them: missing, edited, or not in the lock."""
+    locked = read(folder)["files"]
+    scripts, problems = {}, []
+    for name in sorted(locked.keys() | {path.name for path in folder.glob("*.py")}):
+        file = f"upstream/{name}"
+        if name not in locked:
+            problems.append(Problem("not in upstream/lock.json", file=file, hint=RESTORE))
+        elif not (folder / name).is_file():
+            problems.append(Problem("missing, but in upstream/lock.json", file=file, hint=RESTORE))
+        else:
+            scripts[name] = (folder / name).read_bytes()
+            if hashlib.sha256(scripts[name]).hexdigest() != locked[name]["sha256"]:
+                problems.append(_edited(file, scripts[name], locked[name]))
+    return scripts, problems
+
+
+def entry(source: bytes) -> dict:
+    """What the lock records of one script."""
+    return {
+        "sha256": hashlib.sha256(source).hexdigest(),
+        "size": len(source),
+        "lines": "".join(f"{zlib.crc32(line):08x}" for line in lines(source)),
+    }
+
+
+def _edited(file: str, source: bytes, locked: dict) -> Problem:
+    sums = [locked["lines"][i : i + 8] for i in range(0, len(locked["lines"]), 8)]
+    now = lines(source)
+    at = next(
+        (i for i, (line, s) in enumerate(zip(now, sums)) if f"{zlib.crc32(line):08x}" != s), min(len(now), len(sums))
+    )
+    found = repr(now[at].decode("utf-8", "replace").strip()) if at < len(now) else "the end of the file"
+    return Problem(
+        f"edited by hand: sha256 is not the lock's; this is the first line that differs, now {found}",
+        file=file,
+        line=at + 1,
+        hint=RESTORE,
+    )

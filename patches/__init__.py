@@ -1,0 +1,21 @@
+"""The named series: which patches, in which order, with which options.
+
+A series is a mapping of patch name to options, applied from top to bottom.  A
+name is that of a module in this folder.  A mapping rather than a tuple, so that a
+series can extend another in place (`guide | {...}` keeps the order of `guide`,
+replaces options and appends what is new), and so that no patch can be in it twice.
+Names rather than classes, so that reading this file does not import LibCST.
+"""
+
+guide = {
+    "local_rank_from_env": {},
+    "reshape_topk": {},
+    "configurable_gpus": {},
+}
+
+standard = guide | {
+    "local_rank_from_env": {"fallback": True},
+}
+
+SERIES = {"guide": guide, "standard": standard}
+DEFAULT = "standard"

@@ -1,0 +1,57 @@
+"""The default of `--local_rank` comes from the environment."""
+
+import libcst as cst
+
+from patcher import Patch, syntax
+
+
+class LocalRankFromEnv(Patch):
+    """Take the default of --local_rank from LOCAL_RANK, where torchrun puts it.
+
+    torchrun no longer passes `--local_rank`; with upstream's default every process
+    believes that it is rank -1.  As in the vendor's guide the variable has to be set,
+    so `--help` and a plain `python` end in a KeyError; `fallback` keeps the old default
+    for them.
+    """
+
+    sites = {"distributed.py": {"<module>": 1}}
+    needles = (b"local_rank", b"local-rank")
+    origin = "https://pytorch.org/docs/stable/elastic/run.html"
+    changes = [
+        (
+            'parser.add_argument("--local_rank", default=-1, type=int)\n',
+            'import os\nparser.add_argument("--local_rank", default=int(os.environ["LOCAL_RANK"]), type=int)\n',
+        ),
+        (
+            "import os as _os\np.add_argument('--local-rank', type=int, default=0)\n",
+            "import os as _os\np.add_argument('--local-rank', type=int, default=int(_os.environ[\"LOCAL_RANK\"]))\n",
+        ),
+    ]
+    leaves = [
+        'parser.add_argument("--rank", default=-1, type=int)\n',
+        'parser.add_argument("--local_rank", default=rank, type=int)\n',
+        'parser.add_argument("--ranks", default=1, help="--local_rank")\n',
+    ]
+
+    def __init__(self, fallback: bool = False):
+        if fallback not in (True, False, "true", "false"):
+            raise ValueError(f"expected true or false, found {fallback!r}")
+        self.fallback = fallback in (True, "true")
+        super().__init__(fallback=self.fallback)
+
+    def done(self, node: cst.CSTNode) -> bool:
+        return _adds_local_rank(node) and any(syntax.string(n) == "LOCAL_RANK" for n in syntax.descendants(node))
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        default = syntax.argument(updated, "default")
+        if not _adds_local_rank(updated) or default is None or syntax.integer(default.value) is None:
+            return updated
+        environ = f"{self.module_name('os')}.environ"
+        old = self.module.code_for_node(default.value)
+        source = f'{environ}.get("LOCAL_RANK", {old})' if self.fallback else f'{environ}["LOCAL_RANK"]'
+        new = default.with_changes(value=cst.parse_expression(f"int({source})"))
+        return updated.with_changes(args=[new if arg is default else arg for arg in updated.args])
+
+
+def _adds_local_rank(node: cst.CSTNode) -> bool:
+    return syntax.adds_option(node, "--local_rank", "--local-rank")

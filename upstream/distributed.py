@@ -1,0 +1,372 @@
+import argparse
+import os
+import random
+import shutil
+import time
+import warnings
+
+import torch
+import torch.backends.cudnn as cudnn
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn as nn
+import torch.nn.parallel
+import torch.optim
+import torch.utils.data
+import torch.utils.data.distributed
+import torchvision.datasets as datasets
+import torchvision.models as models
+import torchvision.transforms as transforms
+
+model_names = sorted(name for name in models.__dict__
+                     if name.islower() and not name.startswith('__')
+                     and callable(models.__dict__[name]))
+
+parser = argparse.ArgumentParser(description='PyTorch ImageNet Training')
+parser.add_argument('--data',
+                    metavar='DIR',
+                    default='/data/imagenet',
+                    type=str,
+                    help='folder that holds train/ and val/')
+parser.add_argument('-a',
+                    '--arch',
+                    metavar='ARCH',
+                    default='resnet18',
+                    choices=model_names,
+                    help='architecture, one of: ' + ', '.join(model_names))
+parser.add_argument('-j',
+                    '--workers',
+                    default=4,
+                    type=int,
+                    metavar='N',
+                    help='data loading workers')
+parser.add_argument('--epochs',
+                    default=90,
+                    type=int,
+                    metavar='N',
+                    help='epochs in all')
+parser.add_argument('--start-epoch',
+                    default=0,
+                    type=int,
+                    metavar='N',
+                    help='number of the first epoch after a restart')
+parser.add_argument('-b',
+                    '--batch-size',
+                    default=3200,
+                    type=int,
+                    metavar='N',
+                    help='images a step, in total over all GPUs of this node')
+parser.add_argument('--lr',
+                    '--learning-rate',
+                    default=0.1,
+                    type=float,
+                    metavar='LR',
+                    dest='lr',
+                    help='learning rate of the first epochs')
+parser.add_argument('--momentum',
+                    default=0.9,
+                    type=float,
+                    metavar='M',
+                    help='momentum of SGD')
+parser.add_argument('--local_rank',
+                    default=-1,
+                    type=int,
+                    help='node rank for distributed training')
+parser.add_argument('--wd',
+                    '--weight-decay',
+                    default=1e-4,
+                    type=float,
+                    metavar='W',
+                    dest='weight_decay',
+                    help='weight decay of SGD')
+parser.add_argument('-p',
+                    '--print-freq',
+                    default=10,
+                    type=int,
+                    metavar='N',
+                    help='print a line every N batches')
+parser.add_argument('-e',
+                    '--evaluate',
+                    dest='evaluate',
+                    action='store_true',
+                    help='validate once, without training')
+parser.add_argument('--pretrained',
+                    dest='pretrained',
+                    action='store_true',
+                    help='start from the weights that torchvision offers')
+parser.add_argument('--seed',
+                    default=None,
+                    type=int,
+                    help='number that seeds random and torch')
+
+
+def main():
+    args = parser.parse_args()
+    args.nprocs = torch.cuda.device_count()
+
+    if args.seed is not None:
+        random.seed(args.seed)
+        torch.manual_seed(args.seed)
+        cudnn.deterministic = True
+        warnings.warn('--seed asks cuDNN for deterministic kernels only, '
+                      'and these can be a good deal slower.')
+
+    main_worker(args.local_rank, args.nprocs, args)
+
+
+def main_worker(local_rank, nprocs, args):
+    best_acc1 = 0.
+
+    dist.init_process_group(backend='nccl')
+
+    if args.pretrained:
+        print('{}: torchvision weights'.format(args.arch))
+        model = models.__dict__[args.arch](pretrained=True)
+    else:
+        print('{}: random weights'.format(args.arch))
+        model = models.__dict__[args.arch]()
+
+    torch.cuda.set_device(local_rank)
+    model.cuda(local_rank)
+
+    # The command line gives the batch of the node, a loader needs its own.
+    args.batch_size = int(args.batch_size / nprocs)
+    model = torch.nn.parallel.DistributedDataParallel(model,
+                                                      device_ids=[local_rank])
+
+    criterion = nn.CrossEntropyLoss().cuda(local_rank)
+    optimizer = torch.optim.SGD(model.parameters(),
+                                args.lr,
+                                momentum=args.momentum,
+                                weight_decay=args.weight_decay)
+
+    cudnn.benchmark = True
+
+    traindir = os.path.join(args.data, 'train')
+    valdir = os.path.join(args.data, 'val')
+    normalize = transforms.Normalize(mean=[0.485, 0.456, 0.406],
+                                     std=[0.229, 0.224, 0.225])
+
+    train_dataset = datasets.ImageFolder(
+        traindir,
+        transforms.Compose([
+            transforms.RandomResizedCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            normalize,
+        ]))
+    train_sampler = torch.utils.data.distributed.DistributedSampler(
+        train_dataset)
+    train_loader = torch.utils.data.DataLoader(train_dataset,
+                                               batch_size=args.batch_size,
+                                               num_workers=2,
+                                               pin_memory=True,
+                                               sampler=train_sampler)
+
+    val_dataset = datasets.ImageFolder(
+        valdir,
+        transforms.Compose([
+            transforms.Resize(256),
+            transforms.CenterCrop(224),
+            transforms.ToTensor(),
+            normalize,
+        ]))
+    val_sampler = torch.utils.data.distributed.DistributedSampler(val_dataset)
+    val_loader = torch.utils.data.DataLoader(val_dataset,
+                                             batch_size=args.batch_size,
+                                             num_workers=2,
+                                             pin_memory=True,
+                                             sampler=val_sampler)
+
+    if args.evaluate:
+        validate(val_loader, model, criterion, local_rank, args)
+        return
+
+    for epoch in range(args.start_epoch, args.epochs):
+        train_sampler.set_epoch(epoch)
+        val_sampler.set_epoch(epoch)
+        adjust_learning_rate(optimizer, epoch, args)
+
+        train(train_loader, model, criterion, optimizer, epoch, local_rank,
+              args)
+        acc1 = validate(val_loader, model, criterion, local_rank, args)
+
+        is_best = acc1 > best_acc1
+        best_acc1 = max(acc1, best_acc1)
+
+        if args.local_rank == 0:
+            save_checkpoint(
+                {
+                    'epoch': epoch + 1,
+                    'arch': args.arch,
+                    'state_dict': model.module.state_dict(),
+                    'best_acc1': best_acc1,
+                }, is_best)
+
+
+def train(train_loader, model, criterion, optimizer, epoch, local_rank, args):
+    batch_time = AverageMeter('Time', ':6.3f')
+    data_time = AverageMeter('Data', ':6.3f')
+    losses = AverageMeter('Loss', ':.4e')
+    top1 = AverageMeter('Acc@1', ':6.2f')
+    top5 = AverageMeter('Acc@5', ':6.2f')
+    progress = ProgressMeter(len(train_loader),
+                             [batch_time, data_time, losses, top1, top5],
+                             prefix='Epoch: [{}]'.format(epoch))
+
+    model.train()
+
+    end = time.time()
+    for i, (images, target) in enumerate(train_loader):
+        data_time.update(time.time() - end)
+
+        images = images.cuda(local_rank, non_blocking=True)
+        target = target.cuda(local_rank, non_blocking=True)
+
+        output = model(images)
+        loss = criterion(output, target)
+        acc1, acc5 = accuracy(output, target, topk=(1, 5))
+
+        # All ranks arrive here before their numbers are averaged.
+        torch.distributed.barrier()
+
+        reduced_loss = reduce_mean(loss, args.nprocs)
+        reduced_acc1 = reduce_mean(acc1, args.nprocs)
+        reduced_acc5 = reduce_mean(acc5, args.nprocs)
+
+        losses.update(reduced_loss.item(), images.size(0))
+        top1.update(reduced_acc1.item(), images.size(0))
+        top5.update(reduced_acc5.item(), images.size(0))
+
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+        batch_time.update(time.time() - end)
+        end = time.time()
+
+        if i % args.print_freq == 0:
+            progress.display(i)
+
+
+def validate(val_loader, model, criterion, local_rank, args):
+    batch_time = AverageMeter('Time', ':6.3f')
+    losses = AverageMeter('Loss', ':.4e')
+    top1 = AverageMeter('Acc@1', ':6.2f')
+    top5 = AverageMeter('Acc@5', ':6.2f')
+    progress = ProgressMeter(len(val_loader), [batch_time, losses, top1, top5],
+                             prefix='Test: ')
+
+    model.eval()
+
+    with torch.no_grad():
+        end = time.time()
+        for i, (images, target) in enumerate(val_loader):
+            images = images.cuda(local_rank, non_blocking=True)
+            target = target.cuda(local_rank, non_blocking=True)
+
+            output = model(images)
+            loss = criterion(output, target)
+            acc1, acc5 = accuracy(output, target, topk=(1, 5))
+
+            torch.distributed.barrier()
+
+            reduced_loss = reduce_mean(loss, args.nprocs)
+            reduced_acc1 = reduce_mean(acc1, args.nprocs)
+            reduced_acc5 = reduce_mean(acc5, args.nprocs)
+
+            losses.update(reduced_loss.item(), images.size(0))
+            top1.update(reduced_acc1.item(), images.size(0))
+            top5.update(reduced_acc5.item(), images.size(0))
+
+            batch_time.update(time.time() - end)
+            end = time.time()
+
+            if i % args.print_freq == 0:
+                progress.display(i)
+
+        print(' * Acc@1 {top1.avg:.3f} Acc@5 {top5.avg:.3f}'.format(top1=top1,
+                                                                    top5=top5))
+
+    return top1.avg
+
+
+def save_checkpoint(state, is_best, filename='checkpoint.pth.tar'):
+    torch.save(state, filename)
+    if is_best:
+        shutil.copyfile(filename, 'model_best.pth.tar')
+
+
+class AverageMeter(object):
+    """The newest value of a quantity, and its mean weighted by count."""
+    def __init__(self, name, fmt=':f'):
+        self.name = name
+        self.fmt = fmt
+        self.reset()
+
+    def reset(self):
+        self.val = 0
+        self.avg = 0
+        self.sum = 0
+        self.count = 0
+
+    def update(self, val, n=1):
+        self.val = val
+        self.sum += val * n
+        self.count += n
+        self.avg = self.sum / self.count
+
+    def __str__(self):
+        line = '{name} {val' + self.fmt + '} ({avg' + self.fmt + '})'
+        return line.format(name=self.name, val=self.val, avg=self.avg)
+
+
+class ProgressMeter(object):
+    """Prints one line: where the loop is, then every meter."""
+    def __init__(self, num_batches, meters, prefix=''):
+        # Right-aligned, so that the lines of one loop stay in columns.
+        width = len(str(num_batches))
+        self.position = '[{:' + str(width) + 'd}/' + str(num_batches) + ']'
+        self.meters = meters
+        self.prefix = prefix
+
+    def display(self, batch):
+        columns = [self.prefix + self.position.format(batch)]
+        columns += [str(meter) for meter in self.meters]
+        print('\t'.join(columns))
+
+
+def adjust_learning_rate(optimizer, epoch, args):
+    """Divides the learning rate by ten every 30 epochs."""
+    lr = args.lr * (0.1**(epoch // 30))
+    for group in optimizer.param_groups:
+        group['lr'] = lr
+
+
+def accuracy(output, target, topk=(1, )):
+    """Percentage of rows whose target is among the k largest outputs."""
+    with torch.no_grad():
+        maxk = max(topk)
+        batch_size = target.size(0)
+
+        _, pred = output.topk(maxk, 1, True, True)
+        pred = pred.t()
+        correct = pred.eq(target.view(1, -1).expand_as(pred))
+
+        res = []
+        for k in topk:
+            correct_k = correct[:k].view(-1).float().sum(0, keepdim=True)
+            res.append(correct_k.mul_(100.0 / batch_size))
+        return res
+
+
+def reduce_mean(tensor, nprocs):
+    """Mean of a tensor over the processes, as a new tensor."""
+    total = tensor.clone()
+    dist.all_reduce(total, op=dist.ReduceOp.SUM)
+    total /= nprocs
+    return total
+
+
+if __name__ == '__main__':
+    main()
