@@ -1,8 +1,9 @@
 """Any patch, and any series, as a command of LibCST's own tool.
 
-    python -m libcst.tool codemod -x patcher.codemod.ReshapeTopK train.py
-    python -m libcst.tool codemod -x patcher.codemod.standard train.py
+    python -m libcst.tool codemod --no-format -x patcher.codemod.ReshapeTopK train.py
+    python -m libcst.tool codemod --no-format -x patcher.codemod.guide --set configurable_gpus.gpus=0,1 train.py
 
+Without `--no-format` the tool runs the formatter of its configuration over the whole file.
 A name is that of a patch class or of a series.  Classes are made when they are asked for, from
 the project that `patcher` itself would use.  There are no sites here: a script that is not ours
 may hold any number, so what is counted is only warned about when it is nothing.
@@ -10,21 +11,29 @@ may hold any number, so what is counted is only warned about when it is nothing.
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Mapping, Sequence
+
 import libcst as cst
 from libcst.codemod import CodemodCommand, CodemodContext
 
 from patcher.engine import Printer, apply_once
-from patcher.patch import Patch
 from patcher.project import Project
 
 
 class SeriesCommand(CodemodCommand):
     """Runs patches one after the other over a module."""
 
-    patches: tuple[Patch, ...] = ()
+    project: Project
+    series: Mapping[str, Mapping] = {}
 
-    def __init__(self, context: CodemodContext):
+    def __init__(self, context: CodemodContext, sets: Sequence[str] | None = None):
         super().__init__(context)
+        self.patches = self.project.configured(self.series, sets or ())
+
+    @staticmethod
+    def add_args(arg_parser: argparse.ArgumentParser) -> None:
+        arg_parser.add_argument("--set", dest="sets", action="append", metavar="PATCH.OPTION=VALUE")
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
         printer, hits = Printer(), 0
@@ -41,15 +50,13 @@ def __getattr__(name: str) -> type[SeriesCommand]:
     project = Project.find()
     series = project.all_series()
     if name in series:
-        patches, text = tuple(project.patches_named(series[name])), f"The series {name}."
+        members, text = series[name], f"The series {name}."
     else:
         names = dict.fromkeys(patch for members in series.values() for patch in members)
-        patches = tuple(
-            patch for patch in project.patches_named({n: {} for n in names}) if type(patch).__name__ == name
-        )
-        if not patches:
+        found = next((p for p in project.configured({n: {} for n in names}) if type(p).__name__ == name), None)
+        if found is None:
             raise AttributeError(f"there is no series and no patch {name!r}")
-        text = patches[0].summary()
-    command = type(name, (SeriesCommand,), {"patches": patches, "DESCRIPTION": text, "__module__": __name__})
-    globals()[name] = command  # libcst.tool hands commands to other processes by name
-    return command
+        members, text = {found.slug(): {}}, found.summary()
+    body = {"project": project, "series": members, "DESCRIPTION": text, "__module__": __name__}
+    globals()[name] = type(name, (SeriesCommand,), body)  # libcst.tool hands commands to other processes by name
+    return globals()[name]

@@ -13,7 +13,7 @@ from patcher.problem import Problem, UsageError
 
 TYPE_CHECKING = False  # `typing` costs a run that has nothing to do more than its own work
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from patcher.patch import Patch
 
@@ -67,26 +67,24 @@ class Project:
 
     def patches_of(self, request: Request) -> list[Patch]:
         """The patches of a series, with the options of the series and, over them, those of `--set`."""
-        series = {name: dict(options) for name, options in self.series(request.series).items()}
-        for text in request.sets:
+        return self.configured(self.series(request.series), request.sets)
+
+    def configured(self, series: Mapping[str, Mapping], sets: Sequence[str] = ()) -> list[Patch]:
+        """An instance of each patch in `series`, with its options there and, over them, those of `sets`."""
+        series = {name: dict(options) for name, options in series.items()}
+        for text in sets:
             name, option, value = _parse_set(text)
             if name not in series:
                 raise UsageError(
-                    f"--set {text}: series {request.series} has no patch {name!r}; it has: {', '.join(series)}"
+                    f"--set {text}: there is no patch {name!r} in this series; it has: {', '.join(series)}"
                 )
             series[name][option] = value
-        patches = self.patches_named(series)
+        patches = [self._patch(name, options) for name, options in series.items()]
         for position, patch in enumerate(patches):
             late = [p.slug() for p in patches[position:] if p.slug() in patch.after]
             if late:
-                raise Problem(
-                    f"series {request.series}: {patch.slug()} has to come after {late[0]}", file="patches/__init__.py"
-                )
+                raise Problem(f"{patch.slug()} has to come after {late[0]}", file="patches/__init__.py")
         return patches
-
-    def patches_named(self, series: Mapping[str, Mapping]) -> list[Patch]:
-        """An instance of each patch, with these options."""
-        return [self._patch(name, options) for name, options in series.items()]
 
     def _patch(self, name: str, options: Mapping) -> Patch:
         import inspect
