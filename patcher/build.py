@@ -56,6 +56,8 @@ def _render(project: Project, request: Request, patches: list[Patch], scripts: d
         except Problem as problem:
             problem.file = f"upstream/{problem.file}"
             problems.append(problem)
+        except Exception as error:
+            raise project.blame(error, f"crashed on upstream/{name}") or error from error
     by_name = {patch.slug(): patch for patch in patches}
     for result in rendered:
         problems += [
@@ -195,7 +197,12 @@ def apply(project: Project, planned: Plan, out: Path, overwrite: bool = False) -
     from patcher import store
 
     modes = {name: (project.upstream / name).stat().st_mode & 0o777 for name in planned.files if name != MANIFEST}
-    return store.write(out, planned.files, modes, refuse=None if overwrite else hand_edited)
+    try:
+        written = manifest.read(out) or {"outputs": {}}
+    except Problem:
+        written = {"outputs": {}}
+    gone = dict.fromkeys(written["outputs"].keys() - planned.files.keys())  # scripts that upstream has no longer
+    return store.write(out, {**gone, **planned.files}, modes, refuse=None if overwrite else hand_edited)
 
 
 def _edited(out: Path, name: str, written: dict, planned: bytes | None) -> Problem:

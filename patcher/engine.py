@@ -7,7 +7,10 @@ patch runs twice: the first pass edits, the second proves that nothing is left t
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,12 +69,20 @@ def render(file: str, source: bytes, patches: Sequence[Patch]) -> Rendered:
         return Rendered(file, source, source, ())
     printer = Printer()
     pristine = module = parse(file, source, printer)
-    outcomes = []
+    outcomes, inserted = [], {}
     for patch in concerned:
-        module, outcome = _judge(file, pristine, module, patch, printer)
+        module, outcome = _judge(file, pristine, module, patch, printer, inserted)
         outcomes.append(outcome)
     after = printer.bytes(module)
-    compile_check(file, after)
+    try:
+        compile_check(file, after)
+    except Problem as problem:
+        names = ", ".join(patch.slug() for patch in concerned)
+        raise Problem(
+            f"what the patches make of it does not compile: {problem.message}",
+            file=file,
+            hint=f"Upstream is fine; look at what these insert: {names}.",
+        ) from None
     return Rendered(file, source, after, tuple(outcomes))
 
 
@@ -96,16 +107,12 @@ class Printer:
 
 def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
     """The module, if printing it gives exactly the bytes that it was parsed from."""
+    _check_encoding(file, source)
     try:
         module = cst.parse_module(source)
     except cst.ParserSyntaxError as error:
         compile_check(file, source)  # Python words it better and says where
         raise _unreadable(file, error.raw_line, 0, error.message.partition("\n")[0]) from None
-    except SyntaxError as error:  # an encoding cookie that names no encoding
-        raise _unreadable(file, 1, 0, str(error)) from None
-    except UnicodeDecodeError as error:
-        line = source.count(b"\n", 0, error.start) + 1
-        raise _unreadable(file, line, 0, f"not {error.encoding}: byte 0x{source[error.start]:02x}") from None
     printed = printer.bytes(module)
     if printed != source:
         at = next((i for i, (a, b) in enumerate(zip(source, printed)) if a != b), min(len(source), len(printed)))
@@ -121,12 +128,29 @@ def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
 
 def compile_check(file: str, source: bytes) -> None:
     """Raise Problem where this Python does not compile `source`."""
+    _check_encoding(file, source)
     try:
-        compile(source, file, "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Python thinks of upstream's style is not the point
+            compile(source, file, "exec", dont_inherit=True)
     except SyntaxError as error:
         raise _unreadable(file, error.lineno or 0, error.offset or 0, error.msg) from None
-    except ValueError as error:  # a null byte
-        raise _unreadable(file, 0, 0, str(error)) from None
+
+
+def _check_encoding(file: str, source: bytes) -> None:
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    except SyntaxError as error:  # a cookie that names no encoding, or another one than the BOM; or no text at all
+        encoding, why = "utf-8", str(error)
+    else:
+        why = "source code cannot contain null bytes"
+    try:
+        source.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+        raise _unreadable(file, line, 0, f"not {encoding}: byte 0x{source[error.start]:02x}") from None
+    if "null" not in why or b"\0" in source:
+        raise _unreadable(file, source.partition(b"\0")[0].count(b"\n") + 1 if b"\0" in source else 1, 0, why)
 
 
 def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequence[cst.CSTNode] = ()) -> cst.Module:
@@ -155,21 +179,23 @@ def mark(source: bytes, text: str) -> bytes:
     """Put `# text` on the first line where a comment may stand: behind a BOM, a `#!` line and an encoding cookie."""
     bom = b"\xef\xbb\xbf" if source.startswith(b"\xef\xbb\xbf") else b""
     lines = source[len(bom) :].split(b"\n", 2)
-    taken = 0
-    if lines[0].startswith(b"#!"):
-        taken = 1
-    if taken < len(lines) and re.match(rb"[ \t\f]*#.*?coding[:=][ \t]*[-\w.]+", lines[taken]):
-        taken += 1
+    taken = 1 if lines[0].startswith(b"#!") else 0
+    for index, line in enumerate(lines[:2]):
+        if re.match(rb"[ \t\f]*#.*?coding[:=][ \t]*[-\w.]+", line):
+            taken = index + 1
+        elif not re.match(rb"[ \t\f]*(#.*)?\r?$", line):
+            break  # below code a cookie does not count
     newline = b"\r\n" if lines[0].endswith(b"\r") else b"\n"
     head = b"".join(line + b"\n" for line in lines[:taken])
     return bom + head + b"# " + text.encode("ascii") + newline + b"\n".join(lines[taken:])
 
 
 def _judge(
-    file: str, pristine: cst.Module, module: cst.Module, patch: Patch, printer: Printer
+    file: str, pristine: cst.Module, module: cst.Module, patch: Patch, printer: Printer, inserted: dict
 ) -> tuple[cst.Module, Outcome]:
     """The truth table: the module after `patch` where it is CLEAN, as it was where it is not."""
     first, second = patch.fresh(), patch.fresh()
+    first.inserted = dict(inserted)
     edited = apply_once(module, first, printer)
     apply_once(edited, second, printer, seen=module.body)
     expected, found = dict(patch.sites[file]), dict(Counter(function for function, _ in first.hits))
@@ -188,6 +214,7 @@ def _judge(
     if second.hits or not second.already_done:
         left = f"a second pass would edit {len(second.hits)} more" if second.hits else "`done` does not see the edit"
         return module, outcome(Verdict.STALE, detail=f"a fault of the patch itself: {left}")
+    inserted.update(first.inserted)
     return edited, outcome(Verdict.CLEAN)
 
 
@@ -207,20 +234,24 @@ def _where(
     for function, node in alone.hits:
         if found.get(function, 0) > expected.get(function, 0):
             return positions[node].start.line, f"in {function}: {_one_line(pristine.code_for_node(node))}"
-    functions = dict(_functions(pristine.body))
+    functions = dict(_functions(pristine))
     for function, count in expected.items():
-        if function != MODULE and found.get(function, 0) < count:
+        if found.get(function, 0) < count:
             if function not in functions:
                 return 0, f"there is no function {function}"
-            return positions[functions[function]].start.line, f"nothing to edit in {function}"
+            line = 0 if function == MODULE else positions[functions[function]].start.line
+            return line, f"nothing to edit in {function}"
     return 0, ""
 
 
-def _functions(body: Iterable[cst.CSTNode], prefix: str = "") -> Iterable[tuple[str, cst.CSTNode]]:
-    for node in body:
-        if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-            yield prefix + node.name.value, node
-            yield from _functions(node.body.body, f"{prefix}{node.name.value}.")
+def _functions(node: cst.CSTNode, scope: tuple[str, ...] = ()) -> Iterable[tuple[str, cst.CSTNode]]:
+    """Every function and class, and the module, by the name that `Patch.function` gives it."""
+    if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+        scope = (*scope, node.name.value)
+    if isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Module)):
+        yield ".".join(scope) or MODULE, node
+    for child in node.children:
+        yield from _functions(child, scope)
 
 
 def _one_line(code: str) -> str:

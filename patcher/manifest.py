@@ -28,7 +28,7 @@ def read(out: Path) -> dict | None:
     """The manifest of a build; None where there is none.  Raises Problem where it is not as it was written."""
     try:
         source = (out / MANIFEST).read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         data = json.loads(source)

@@ -59,14 +59,15 @@ class Patch(cst.CSTTransformer):
         self.hits: list[tuple[str, cst.CSTNode]] = []  # (function, the node as it was)
         self.already_done = False
         self.insertions: list[Callable[[Body], Body]] = []
+        self.inserted: dict[str, cst.BaseStatement] = {}  # by this patch and, where the engine says so, those before it
         self._scope: list[str] = []
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         # LibCST formats a name and looks it up for every node; a table of our own methods is several times faster.
-        own = {name: getattr(cls, name) for c in cls.__mro__[: cls.__mro__.index(Patch)] for name in vars(c)}
-        cls._visitors = {getattr(cst, name[6:]): f for name, f in own.items() if name.startswith("visit_")}
-        cls._leavers = {getattr(cst, name[6:]): f for name, f in own.items() if name.startswith("leave_")}
+        names = {name for c in cls.__mro__[: cls.__mro__.index(Patch)] for name in vars(c)}
+        cls._visitors = {getattr(cst, n[6:]): getattr(cls, n) for n in names if n.startswith("visit_")}
+        cls._leavers = {getattr(cst, n[6:]): getattr(cls, n) for n in names if n.startswith("leave_")}
 
     def done(self, node: cst.CSTNode) -> bool:
         """Whether `node` shows that the edit has been made; absent before, present after."""
@@ -98,7 +99,11 @@ class Patch(cst.CSTTransformer):
         return bound or module
 
     def insert_function(self, name: str, file: str) -> None:
-        """Insert the function `name` of `patches/added/<file>` before the function that is being rewritten."""
+        """Insert the function `name` of `patches/added/<file>` before the script's first function.
+
+        For a rewrite outside any function it goes behind the imports.  Inserted functions stand there by
+        name, so that patches which insert can change places.  One that is there already is not inserted again.
+        """
         source = self._added(file)
         text = next(
             source.code_for_node(node.with_changes(leading_lines=()))
@@ -107,15 +112,15 @@ class Patch(cst.CSTTransformer):
         )
         blank = (cst.EmptyLine(indent=False), cst.EmptyLine(indent=False))
         function = self._parse(text).with_changes(leading_lines=blank)
-        user = self.function.partition(".")[0]
-        self.insertions.append(
-            lambda body: _insert(
-                body, next(i for i, s in enumerate(body) if syntax.is_name(getattr(s, "name", None), user)), function
-            )
-        )
+        if name not in self.inserted:
+            place = _end_of_imports if self.function == MODULE else _first_function
+            self.insertions.append(lambda body: self._insert_sorted(body, name, function, place(body)))
 
     def insert_option(self, option: str, file: str, parser: str) -> None:
-        """Insert `parser.add_argument(option, ...)` of `patches/added/<file>` after the script's last option."""
+        """Insert `parser.add_argument(option, ...)` of `patches/added/<file>` behind the script's last option.
+
+        Inserted options stand there by name, like functions.
+        """
         source = self._added(file)
         line = next(node for node in source.body if _adds_option(node, option))
         # Continuation lines are aligned to the parenthesis, which moves with the length of the parser's name.
@@ -124,14 +129,27 @@ class Patch(cst.CSTTransformer):
         first, *rest = text.split("\n")
         rest = [" " * (len(r) - len(r.lstrip()) + shift) + r.lstrip() if r else r for r in rest]
         added = self._parse("\n".join([first.replace("parser.", f"{parser}.", 1), *rest]))
-        self.insertions.append(
-            lambda body: _insert(body, 1 + max(i for i, s in enumerate(body) if _adds_option(s, None)), added)
-        )
+        if option not in self.inserted:
+            self.insertions.append(lambda body: self._insert_sorted(body, option, added, _last_option(body) + 1))
+
+    def _insert_sorted(self, body: Body, name: str, statement: cst.BaseStatement, at: int) -> Body:
+        """Insert at `at`, or among what patches have inserted there before: that is kept in order of `name`."""
+        names = {id(node): key for key, node in self.inserted.items()}
+        while at < len(body) and names.get(id(body[at]), name) < name:
+            at += 1
+        while at > 0 and names.get(id(body[at - 1]), name) > name:
+            at -= 1
+        self.inserted[name] = statement
+        return _insert(body, at, statement)
 
     def parser_name(self) -> str | None:
         """What the script calls its argparse parser: the one that takes its last top-level option."""
         calls = [syntax.expression(s) for s in self.module.body if _adds_option(s, None)]
         return calls[-1].func.value.value if calls and isinstance(calls[-1].func.value, cst.Name) else None
+
+    def has_option(self, option: str) -> bool:
+        """Whether the script has an option of this name already: a second one would make argparse raise."""
+        return any(syntax.adds_option(node, option) for node in syntax.descendants(self.module))
 
     def _added(self, file: str) -> cst.Module:
         here = Path(sys.modules[type(self).__module__].__file__).parent
@@ -176,6 +194,21 @@ class Patch(cst.CSTTransformer):
 
 def _insert(body: Body, at: int, statement: cst.BaseStatement) -> Body:
     return [*body[:at], statement, *body[at:]]
+
+
+def _first_function(body: Body) -> int:
+    found = (i for i, statement in enumerate(body) if isinstance(statement, cst.FunctionDef))
+    return next(found, _end_of_imports(body))
+
+
+def _end_of_imports(body: Body) -> int:
+    lines = (i + 1 for i, s in enumerate(body) if isinstance(s, cst.SimpleStatementLine))
+    imports = [i for i in lines if isinstance(body[i - 1].body[0], (cst.Import, cst.ImportFrom))]
+    return max(imports, default=_end_of_preamble(body))
+
+
+def _last_option(body: Body) -> int:
+    return max(i for i, statement in enumerate(body) if _adds_option(statement, None))
 
 
 def _end_of_preamble(body: Body) -> int:

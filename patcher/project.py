@@ -37,7 +37,7 @@ class Project:
     def find(cls, root: str | None = None) -> Project:
         """The project at `root`; else in the working directory; else the one that this package came with."""
         installed = HERE / "bundle"  # in a wheel; in a checkout they are beside the package
-        candidates = [Path(root)] if root else [Path.cwd(), installed, HERE.parent]
+        candidates = [Path(root).absolute()] if root else [Path.cwd(), installed, HERE.parent]
         for candidate in candidates:
             if (candidate / "upstream" / "lock.json").is_file() and (candidate / "patches" / "__init__.py").is_file():
                 return cls(candidate)
@@ -45,8 +45,10 @@ class Project:
 
     def inputs(self) -> dict[str, str]:
         """The sha256 of every file that a build depends on, by its POSIX path in the project."""
-        files = {f"upstream/{path.name}": path for path in self.upstream.iterdir() if path.suffix in (".py", ".json")}
-        files |= {path.relative_to(self.root).as_posix(): path for path in self.patches.rglob("*.py")}
+        paths = [path for path in self.upstream.iterdir() if path.suffix in (".py", ".json")]
+        paths += self.patches.rglob("*.py")
+        # A hidden file is an editor's.
+        files = {path.relative_to(self.root).as_posix(): path for path in paths if not path.name.startswith(".")}
         files |= {f"patcher/{name}": HERE / name for name in ENGINE}
         return {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in sorted(files)}
 
@@ -79,7 +81,14 @@ class Project:
                     f"--set {text}: there is no patch {name!r} in this series; it has: {', '.join(series)}"
                 )
             series[name][option] = value
-        patches = [self._patch(name, options) for name, options in series.items()]
+        patches = []
+        for name, options in series.items():
+            try:
+                patches.append(self._patch(name, options))
+            except UsageError as error:
+                if any(text.startswith(f"{name}.") for text in sets):
+                    raise
+                raise Problem(error.message, file="patches/__init__.py") from None
         for position, patch in enumerate(patches):
             late = [p.slug() for p in patches[position:] if p.slug() in patch.after]
             if late:
@@ -111,9 +120,15 @@ class Project:
                 has = f"it has: {', '.join(accepted)}" if accepted else "it has none"
                 raise UsageError(f"{name} has no option {option!r}; {has}")
         try:
-            return classes[0](**options)
+            patch = classes[0](**options)
         except ValueError as error:
             raise UsageError(f"{name}: {', '.join(f'{k}={v}' for k, v in options.items())}: {error}") from None
+        except Exception as error:
+            raise self.blame(error, "cannot be made") or error from error
+        if not (patch.needles and patch.sites and all(isinstance(places, dict) for places in patch.sites.values())):
+            expected = "expected sites = {file: {function: count}} and needles"
+            raise Problem(f"{expected}, found {patch.sites!r} and {patch.needles!r}", file=f"patches/{name}.py")
+        return patch
 
     def _import(self, name: str):
         """Import `patches` or a module of it from this project, and from no other that was read before."""
@@ -124,25 +139,27 @@ class Project:
         try:
             return importlib.import_module(name)
         except SyntaxError as error:
-            raise Problem(
-                f"cannot import: {error.msg}", file=self._name(error.filename), line=error.lineno or 0
-            ) from None
-        except Exception as error:  # whatever a patch does while it is imported: say where
-            frame = error.__traceback__
-            file, line = name, 0
-            while frame:
-                if frame.tb_frame.f_code.co_filename.startswith(str(self.patches)):
-                    file, line = frame.tb_frame.f_code.co_filename, frame.tb_lineno
-                frame = frame.tb_next
-            raise Problem(
-                f"cannot import: {type(error).__name__}: {error}", file=self._name(file), line=line
-            ) from error
+            file = self._name(error.filename or "")
+            raise Problem(f"cannot import: {error.msg}", file=file, line=error.lineno or 0) from None
+        except Exception as error:
+            raise self.blame(error, "cannot import") or error from error
 
-    def _name(self, path: str | None) -> str:
+    def blame(self, error: Exception, what: str) -> Problem | None:
+        """The line in `patches/` at which an exception arose, as a finding; None where it arose elsewhere."""
+        found, trace = None, error.__traceback__
+        while trace:
+            file = self._name(trace.tb_frame.f_code.co_filename)
+            if file.startswith("patches/"):
+                found = Problem(f"{what}: {type(error).__name__}: {error}", file=file, line=trace.tb_lineno)
+            trace = trace.tb_next
+        return found
+
+    def _name(self, path: str) -> str:
+        """A path as POSIX, relative to the project where it lies in it."""
         try:
-            return Path(path or "").relative_to(self.root).as_posix()
+            return Path(path).relative_to(self.root).as_posix()
         except ValueError:
-            return path or ""
+            return path
 
 
 class _Finder(importlib.machinery.PathFinder):

@@ -28,11 +28,11 @@ KEPT, ABSENT = "kept-", "absent-"
 
 def write(
     out: Path,
-    files: Mapping[str, bytes],
+    files: Mapping[str, bytes | None],
     modes: Mapping[str, int],
-    refuse: Callable[[Path, Mapping[str, bytes]], list[Problem]] | None = None,
+    refuse: Callable[[Path, Mapping[str, bytes | None]], list[Problem]] | None = None,
 ) -> list[str]:
-    """Make `out` hold `files`, in their order, and return the names of those that changed.
+    """Make `out` hold `files`, in their order, and return the names of those that changed; None removes a file.
 
     A file that is replaced keeps its mode; a new one gets that of `modes`, or what the umask says.
     `refuse` is asked under the lock whether something stands in the way.  Raises Problem(s) with
@@ -58,12 +58,9 @@ def write(
                     folder.rmdir()
             raise
     except OSError as error:
-        raise Problem(
-            f"cannot write: {error.strerror}",
-            file=str(error.filename or out),
-            hint=f"{out} is as it was.",
-            code=2,
-        ) from error
+        whole = not os.path.lexists(out / UNDO)
+        hint = f"{out} is as it was." if whole else "Run `apply` again: it first puts back what was there."
+        raise Problem(f"cannot write: {error.strerror}", file=str(error.filename or out), hint=hint, code=2) from error
 
 
 def recover(out: Path) -> None:
@@ -75,7 +72,7 @@ def recover(out: Path) -> None:
                 os.replace(saved, out / saved.name.removeprefix(KEPT))
             else:
                 (out / saved.name.removeprefix(ABSENT)).unlink(missing_ok=True)
-                saved.unlink()
+            saved.unlink(missing_ok=True)  # renaming a link to another link of the same file leaves both
         undo.rmdir()
         _sync(out)
     for leftover in (NEW, DROP):
@@ -83,12 +80,15 @@ def recover(out: Path) -> None:
             shutil.rmtree(out / leftover)
 
 
-def _replace(out: Path, files: Mapping[str, bytes], modes: Mapping[str, int]) -> None:
+def _replace(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, int]) -> None:
     try:
         _stage(out, files, modes)
         _save(out, files)
         for name in files:
-            os.replace(out / NEW / name, out / name)
+            if files[name] is None:
+                (out / name).unlink()
+            else:
+                os.replace(out / NEW / name, out / name)
         _sync(out)
         os.rename(out / UNDO, out / DROP)  # the new state is the true one from here on
     except BaseException:
@@ -99,9 +99,11 @@ def _replace(out: Path, files: Mapping[str, bytes], modes: Mapping[str, int]) ->
         shutil.rmtree(out / leftover, ignore_errors=True)
 
 
-def _stage(out: Path, files: Mapping[str, bytes], modes: Mapping[str, int]) -> None:
+def _stage(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, int]) -> None:
     (out / NEW).mkdir()
     for name, content in files.items():
+        if content is None:
+            continue
         fd = os.open(out / NEW / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(fd, "wb") as file:
             mode = (out / name).stat().st_mode & 0o7777 if (out / name).exists() else modes.get(name)
@@ -112,7 +114,7 @@ def _stage(out: Path, files: Mapping[str, bytes], modes: Mapping[str, int]) -> N
             os.fsync(file.fileno())
 
 
-def _save(out: Path, files: Mapping[str, bytes]) -> None:
+def _save(out: Path, files: Mapping[str, bytes | None]) -> None:
     """Fill the undo folder under another name, so that it is complete as soon as it exists."""
     draft = out / DROP
     draft.mkdir()

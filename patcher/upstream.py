@@ -21,17 +21,25 @@ def read(folder: Path) -> dict:
     """The lock.  Raises Problem where it is not one."""
     try:
         lock = json.loads((folder / "lock.json").read_bytes())
-        lock["files"].items(), lock["original"]["repository"], lock["original"]["commit"]
+        for entry in lock["files"].values():
+            _expect(entry, sha256=str, size=int, lines=str)
+        _expect(lock["original"], repository=str, commit=str)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Problem(f"not a lock: {type(error).__name__}: {error}", file="upstream/lock.json", hint=RESTORE) from None
     return lock
+
+
+def _expect(entry: dict, **types: type) -> None:
+    for key, kind in types.items():
+        if not isinstance(entry[key], kind):
+            raise TypeError(f"{key!r} is not of type {kind.__name__}")
 
 
 def verify(folder: Path) -> tuple[dict[str, bytes], list[Problem]]:
     """The locked scripts by name, and what is wrong with them: missing, edited, or not in the lock."""
     locked = read(folder)["files"]
     scripts, problems = {}, []
-    for name in sorted(locked.keys() | {path.name for path in folder.glob("*.py")}):
+    for name in sorted(locked.keys() | {path.name for path in folder.glob("[!.]*.py")}):
         file = f"upstream/{name}"
         if name not in locked:
             problems.append(Problem("not in upstream/lock.json", file=file, hint=RESTORE))
@@ -41,6 +49,9 @@ def verify(folder: Path) -> tuple[dict[str, bytes], list[Problem]]:
             scripts[name] = (folder / name).read_bytes()
             if hashlib.sha256(scripts[name]).hexdigest() != locked[name]["sha256"]:
                 problems.append(_edited(file, scripts[name], locked[name]))
+            elif len(scripts[name]) != locked[name]["size"]:
+                message = f"{name}: the size {locked[name]['size']} is not that of the bytes with this sha256"
+                problems.append(Problem(message, file="upstream/lock.json", hint=RESTORE))
     return scripts, problems
 
 

@@ -1,5 +1,3 @@
-"""The default of `--local_rank` comes from the environment."""
-
 import libcst as cst
 
 from patcher import Patch, syntax

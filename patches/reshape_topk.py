@@ -1,5 +1,3 @@
-"""The top-k slice in `accuracy()` is flattened by `reshape`."""
-
 import libcst as cst
 
 from patcher import Patch, syntax

@@ -1,0 +1,131 @@
+"""A project in a temporary folder, and two ways to run `patcher` on it."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import patcher.cli
+from patcher import build, upstream
+from patcher.project import Project, Request
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+class Result(NamedTuple):
+    """What a run left: exit status and the two streams, which are not UTF-8 where a diff is not."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def out(self) -> str:
+        return self.stdout.decode("utf-8", "surrogateescape")
+
+    @property
+    def err(self) -> str:
+        return self.stderr.decode("utf-8", "surrogateescape")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """The root of a copy of `upstream/` and `patches/`, which is the working directory too."""
+    root = tmp_path / "project"
+    for name in ("upstream", "patches"):
+        shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def pristine_build(tmp_path_factory) -> Path:
+    """What `apply` makes of this repository, written once: a build is the same bytes wherever it is made."""
+    root = Project(REPO)
+    out = tmp_path_factory.mktemp("pristine") / "build"
+    build.apply(root, build.plan(root, Request(root.default_series())), out)
+    return out
+
+
+@pytest.fixture
+def built(project, pristine_build) -> Path:
+    """The root of a project whose default build has been applied."""
+    shutil.copytree(pristine_build, project / "build")
+    return project
+
+
+@pytest.fixture
+def patcher(capsysbinary):
+    """Runs the command line in this process."""
+
+    def run(*argv) -> Result:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "patches"]:
+            del sys.modules[name]  # a process of its own would read them anew
+        capsysbinary.readouterr()
+        try:
+            code = sys.modules["patcher.cli"].main([str(arg) for arg in argv])
+        except SystemExit as ended:  # argparse: --help, and what it does not understand
+            code = ended.code
+        return Result(code, *capsysbinary.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def process():
+    """Runs `python -m patcher`, or python with what `args` says, in a process of its own."""
+
+    def run(*argv, args=("-m", "patcher"), cwd=None, **env) -> Result:
+        done = subprocess.run(
+            [sys.executable, *args, *map(str, argv)], cwd=cwd, env=environment(**env), capture_output=True, timeout=120
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+def environment(**changes) -> dict[str, str]:
+    """The environment of a process that can import `patcher`, wherever it runs; None takes a variable out."""
+    env = {**os.environ, "PYTHONPATH": str(REPO), **changes}
+    return {name: value for name, value in env.items() if value is not None}
+
+
+def relock(root: Path) -> None:
+    """Take the scripts in `upstream/`, whatever they are now, into the lock: a new upstream, not an edited one."""
+    path = root / "upstream" / "lock.json"
+    lock = json.loads(path.read_bytes())
+    lock["files"] = {script.name: upstream.entry(script.read_bytes()) for script in (root / "upstream").glob("*.py")}
+    path.write_text(json.dumps(lock))
+
+
+def replace(path: Path, old: bytes, new: bytes, count: int = -1) -> None:
+    """Replace bytes in a file, and make sure that something was replaced."""
+    before = path.read_bytes()
+    assert old in before
+    path.write_bytes(before.replace(old, new, count))
+
+
+def tree(folder: Path) -> dict[str, tuple]:
+    """Everything below `folder`: kind, mode and content by path."""
+    return {
+        path.relative_to(folder).as_posix(): (
+            path.lstat().st_mode,
+            os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None,
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def load(path: Path, name: str = "script"):
+    """A training script as a module; needs torch."""
+    pytest.importorskip("torch")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

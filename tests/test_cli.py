@@ -1,0 +1,647 @@
+"""Arguments in, findings and an exit status out."""
+
+import functools
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPO, environment, relock, replace
+
+import patcher as package
+from patcher import cli, commands, report
+from patcher.problem import Problem
+
+SCRIPTS = ("dataparallel.py", "distributed.py")
+COMMANDS = {"apply": [], "check": [], "diff": [], "list": [], "export": ["out"]}
+
+# The exit status of every command in every situation
+
+
+def obsolete(root: Path) -> None:
+    for script in SCRIPTS:
+        replace(root / "upstream" / script, b"[:k].view(-1)", b"[:k].reshape(-1)")
+    relock(root)
+
+
+def stale(root: Path) -> None:
+    replace(root / "upstream/distributed.py", b"[:k].view(-1)", b"[:k].flatten()")
+    relock(root)
+
+
+def unparsable(root: Path) -> None:
+    replace(root / "upstream/distributed.py", b"def train(", b"def train((")
+    relock(root)
+
+
+def interrupted(root: Path) -> None:
+    (root / "build/.patcher-undo").mkdir()
+
+
+SITUATIONS = {  # what is done to a project with a fresh build; then apply, check, diff, list, export
+    "fine": (lambda root: None, (0, 0, 0, 0, 0)),
+    "not built": (lambda root: shutil.rmtree(root / "build"), (0, 1, 1, 0, 0)),
+    "stale": (stale, (1, 1, 1, 1, 1)),
+    "obsolete": (obsolete, (0, 1, 1, 0, 0)),
+    "edited upstream": (
+        lambda root: replace(root / "upstream/distributed.py", b"default=3200", b"default=32"),
+        (1, 1, 1, 1, 1),
+    ),
+    "edited build": (
+        lambda root: replace(root / "build/distributed.py", b"default=3200", b"default=32"),
+        (1, 1, 1, 0, 0),
+    ),
+    "edited manifest": (lambda root: replace(root / "build/manifest.json", b"cd12856", b"cd12857"), (1, 1, 1, 0, 0)),
+    "edited patch": (
+        lambda root: replace(root / "patches/__init__.py", b'{"fallback": True}', b"{}"),
+        (0, 1, 1, 0, 0),
+    ),
+    "interrupted": (interrupted, (0, 1, 1, 0, 0)),
+    "unparsable upstream": (unparsable, (2, 2, 2, 2, 2)),
+    "damaged lock": (lambda root: (root / "upstream/lock.json").write_text("{"), (1, 1, 1, 1, 1)),
+    "no lock": (lambda root: (root / "upstream/lock.json").unlink(), (2, 2, 2, 2, 2)),
+    "crash in a patch": (
+        lambda root: replace(root / "patches/reshape_topk.py", b"import libcst", b"import nosuch\nimport libcst"),
+        (1, 1, 1, 1, 1),
+    ),
+    "syntax error in a patch": (
+        lambda root: replace(root / "patches/reshape_topk.py", b"class ReshapeTopK", b"class ReshapeTopK("),
+        (1, 1, 1, 1, 1),
+    ),
+    "crash in the series": (
+        lambda root: replace(root / "patches/__init__.py", b"guide = {", b"1 / 0\nguide = {"),
+        (1, 1, 1, 1, 1),
+    ),
+    "missing patch": (lambda root: (root / "patches/reshape_topk.py").unlink(), (1, 1, 1, 1, 1)),
+}
+MATRIX = [
+    pytest.param(command, situation, codes[number], id=f"{command}-{situation}")
+    for situation, (_, codes) in SITUATIONS.items()
+    for number, command in enumerate(COMMANDS)
+]
+
+
+@pytest.mark.parametrize("command, situation, code", MATRIX)
+def test_exit_status_and_words_fit_the_situation(built, patcher, command, situation, code):
+    SITUATIONS[situation][0](built)
+    # With --root: what is missing here would else be taken from what patcher itself came with.
+    result = patcher(command, *COMMANDS[command], "--root", built)
+    said = result.out + result.err
+    assert result.code == code, said
+    assert "Traceback" not in said
+    assert bool(re.search("^error: ", said, flags=re.M)) == (code != 0)
+    if code == 0:
+        assert result.err == ""
+
+
+BAD_USAGE = [
+    (["--series", "fast"], "there is no series 'fast'; there are: guide, standard"),
+    (["--set", "nosuch.x=1"], "'nosuch'"),
+    (["--set", "nosuch.x=1"], "local_rank_from_env, reshape_topk, configurable_gpus"),
+    (["--set", "configurable_gpus.cards=1"], "configurable_gpus has no option 'cards'; it has: gpus"),
+    (["--set", "reshape_topk.x=1"], "reshape_topk has no option 'x'; it has none"),
+    (["--set", "configurable_gpus.gpus=all"], "expected GPU ids such as 0,2 or 0-3,7, found 'all'"),
+    (["--set", "local_rank_from_env.fallback=maybe"], "expected true or false, found 'maybe'"),
+    (["--set", "gpus=1"], "expected patch.option=value"),
+    (["--set", "configurable_gpus.gpus"], "expected patch.option=value"),
+    (["--set", ""], "expected patch.option=value"),
+    (["--root", "build"], "build: no upstream/lock.json and patches/__init__.py here"),
+    (["--format", "xml"], "invalid choice: 'xml'"),
+    (["--nonsense"], "unrecognized arguments: --nonsense"),
+]
+
+
+@pytest.mark.parametrize(
+    "command, arguments, says",
+    [(c, *usage) for c in COMMANDS for usage in BAD_USAGE if c != "list" or "--set" not in usage[0]],
+)
+def test_bad_usage_ends_in_2_and_lists_what_is_right(built, patcher, command, arguments, says):
+    result = patcher(command, *COMMANDS[command], *arguments)
+    assert result.code == 2
+    assert says in result.err
+    assert result.out == ""
+
+
+@pytest.mark.parametrize("arguments", [[], ["frobnicate"], ["--frobnicate"]])
+def test_no_or_an_unknown_command_ends_in_2_and_lists_the_commands(patcher, arguments):
+    result = patcher(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("usage: patcher")
+    if arguments == ["frobnicate"]:
+        assert all(command in result.err for command in COMMANDS)
+
+
+def test_unknown_patch_in_diff_lists_those_of_the_series(built, patcher):
+    result = patcher("diff", "reshape")
+    assert (result.code, result.out) == (2, "")
+    assert "has no patch 'reshape'; it has: local_rank_from_env, reshape_topk, configurable_gpus" in result.err
+
+
+@pytest.mark.parametrize("out", ["upstream", "patches", "upstream/build", "patches/added", "x/../upstream"])
+@pytest.mark.parametrize("command", ["apply --out", "export"])
+def test_sources_are_never_written_into(project, patcher, command, out):
+    before = sorted(path for path in project.rglob("*"))
+    result = patcher(*command.split(), out)
+    assert result.code == 2
+    assert "is what a build is made from" in result.err
+    assert sorted(path for path in project.rglob("*")) == before
+
+
+def test_crash_of_patcher_itself_ends_in_2_and_asks_for_a_report(project, patcher, monkeypatch):
+    monkeypatch.setattr(commands, "run", lambda *args: 1 / 0)
+    result = patcher("apply")
+    assert (result.code, result.out) == (2, "")
+    assert "ZeroDivisionError" in result.err
+    assert "this is a fault of patcher itself" in result.err
+
+
+def test_interrupt_from_the_keyboard_ends_in_130_without_a_traceback(project, patcher, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "run", interrupt)
+    assert patcher("apply") == (130, b"", b"")
+
+
+# OBSOLETE
+
+
+def test_obsolete_patch_is_advice_for_apply_and_a_finding_for_check(project, patcher):
+    obsolete(project)
+    result = patcher("apply")
+    assert result.code == 0
+    assert "warning: upstream/distributed.py: reshape_topk: obsolete: upstream has this edit now" in result.out
+    assert "Delete patches/reshape_topk.py and its lines in patches/__init__.py." in result.out
+    assert b"reshape(-1)" in (project / "build/distributed.py").read_bytes()
+    result = patcher("check")
+    assert result.code == 1
+    assert "reshape_topk: obsolete" in result.out
+
+
+def test_obsolete_patch_is_named_again_by_an_apply_that_has_nothing_to_do(project, patcher):
+    obsolete(project)
+    assert patcher("apply").code == 0
+    result = patcher("apply")
+    assert result.code == 0
+    assert "reshape_topk: obsolete" in result.out
+
+
+def test_obsolete_patch_can_be_shown_by_diff(project, patcher):
+    obsolete(project)
+    patcher("apply")
+    result = patcher("diff", "local_rank_from_env")
+    assert result.code == 1
+    assert "LOCAL_RANK" in result.out
+    assert "gpus" not in result.out
+
+
+def test_advice_about_an_obsolete_patch_works(project, patcher):
+    obsolete(project)
+    patcher("apply")
+    (project / "patches/reshape_topk.py").unlink()
+    replace(project / "patches/__init__.py", b'    "reshape_topk": {},\n', b"")
+    assert patcher("apply").code == 0
+    assert patcher("check").code == 0
+
+
+# What the options mean
+
+
+def test_last_of_two_settings_of_one_option_wins(project, patcher):
+    patcher("apply", "--set", "configurable_gpus.gpus=2", "--set", "configurable_gpus.gpus=1")
+    assert b"    gpus = [1]\n" in (project / "build/dataparallel.py").read_bytes()
+
+
+def test_order_of_settings_of_different_options_does_not_matter(project, patcher):
+    settings = ["--set", "configurable_gpus.gpus=2"], ["--set", "local_rank_from_env.fallback=false"]
+    patcher("apply", *settings[0], *settings[1])
+    assert "nothing to do" in patcher("apply", *settings[1], *settings[0]).out
+
+
+def test_setting_beats_the_series(project, patcher):
+    patcher("apply", "--series", "standard", "--set", "local_rank_from_env.fallback=false")
+    assert b'int(os.environ["LOCAL_RANK"])' in (project / "build/distributed.py").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["check", "diff"])
+def test_check_and_diff_take_the_series_that_the_build_was_made_by(project, patcher, command):
+    patcher("apply", "--series", "guide", "--set", "configurable_gpus.gpus=1")
+    assert patcher(command).code == 0
+    result = patcher(command, "--series", "guide")
+    assert result.code == 1
+    assert "built as series guide --set configurable_gpus.gpus=1, not as series guide" in result.out + result.err
+
+
+def test_root_may_be_elsewhere_and_relative(built, patcher, monkeypatch):
+    monkeypatch.chdir(built.parent)
+    assert patcher("check", "--root", built.name, "--out", f"{built.name}/build").code == 0
+
+
+@pytest.mark.parametrize("root", [".", "../project"])
+def test_patch_that_cannot_be_imported_is_named_from_a_relative_root_too(project, patcher, root):
+    with (project / "patches/reshape_topk.py").open("a") as file:
+        file.write("import nosuch\n")
+    line = (project / "patches/reshape_topk.py").read_bytes().count(b"\n")
+    result = patcher("apply", "--root", root)
+    assert result.code == 1
+    assert f"error: patches/reshape_topk.py:{line}: cannot import: ModuleNotFoundError: No module named 'nosuch'" in (
+        result.out
+    )
+
+
+def test_without_a_project_here_the_one_beside_the_package_is_used(tmp_path, monkeypatch, patcher):
+    monkeypatch.chdir(tmp_path)
+    assert patcher("apply").code == 0
+    assert sorted(path.name for path in (tmp_path / "build").iterdir()) == [
+        "dataparallel.py",
+        "distributed.py",
+        "manifest.json",
+    ]
+
+
+def test_diff_with_names_shows_only_what_these_patches_do(built, patcher):
+    result = patcher("diff", "reshape_topk")
+    assert result.code == 0
+    assert result.out.count("-            correct_k = correct[:k].view(-1)") == 2
+    assert len(re.findall(r"^[-+](?!--|\+\+)", result.out, flags=re.M)) == 4
+
+
+def test_list_shows_every_patch_with_series_state_and_sites(project, patcher):
+    stale(project)
+    result = patcher("list")
+    rows = {line.split()[0]: line for line in result.out.splitlines() if not line.startswith(("error", " "))}
+    assert set(rows) == {"patch", "local_rank_from_env", "reshape_topk", "configurable_gpus"}
+    assert re.search(
+        r"guide, standard +stale +distributed.py: accuracy; dataparallel.py: accuracy", rows["reshape_topk"]
+    )
+    assert re.search(r"guide, standard +clean +distributed.py: <module>", rows["local_rank_from_env"])
+
+
+def test_list_in_markdown_is_a_table_of_every_patch(project, patcher):
+    lines = patcher("list", "--format", "markdown").out.splitlines()
+    assert lines[1] == "|---|---|---|---|---|"
+    assert [line.split("|")[1].strip() for line in lines[2:]] == [
+        "`local_rank_from_env`",
+        "`reshape_topk`",
+        "`configurable_gpus`",
+    ]
+    assert {line.count("|") for line in lines} == {6}
+
+
+# Help
+
+
+def test_version_is_that_of_the_package(patcher):
+    assert patcher("--version") == (0, f"patcher {package.__version__}\n".encode(), b"")
+
+
+def test_help_has_examples_and_says_what_the_exit_status_means(patcher):
+    result = patcher("--help")
+    assert (result.code, result.err) == (0, "")
+    assert "examples:" in result.out
+    assert "exit status: 0 fine, 1 a human has to look, 2 bad usage" in result.out
+    assert all(f"    {command} " in result.out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(patcher, command):
+    result = patcher(command, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert f"usage: patcher {command}" in result.out
+    assert "--root" in result.out
+
+
+def test_examples_in_the_help_work(project, patcher):
+    lines = re.findall(r"^  patcher (.*?)(?:   .*)?$", cli.EXAMPLES, flags=re.M)
+    assert len(lines) >= 6
+    codes = [(line, patcher(*shlex.split(line)).code) for line in lines]
+    assert {code for _, code in codes} == {0}, codes
+
+
+# Formats
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("situation", ["fine", "stale", "edited build", "crash in a patch", "unparsable upstream"])
+def test_json_is_one_document_that_says_what_and_where(built, patcher, command, situation):
+    change, codes = SITUATIONS[situation]
+    change(built)
+    result = patcher(command, *COMMANDS[command], "--format", "json")
+    data = json.loads(result.out)
+    assert result.err == ""
+    assert result.code == data["exit"] == codes[list(COMMANDS).index(command)]
+    assert data["command"] == command
+    assert bool(data["problems"]) == (result.code != 0)
+    for problem in data["problems"]:
+        assert problem["level"] == "error"
+        assert (built / problem["file"]).exists()
+        assert problem["message"]
+    if situation == "stale":
+        found = next(p for p in data["problems"] if "reshape_topk" in p["message"])
+        lines = (built / "upstream/distributed.py").read_text().split("\n")
+        assert found["file"] == "upstream/distributed.py"
+        assert lines[found["line"] - 1] == "def accuracy(output, target, topk=(1, )):"
+    if situation == "unparsable upstream":
+        found = next(p for p in data["problems"] if "cannot parse" in p["message"])
+        lines = (built / "upstream/distributed.py").read_text().split("\n")
+        assert lines[found["line"] - 1].startswith("def train((")
+        assert found["column"] > 0
+
+
+def test_json_of_apply_lists_outcomes_and_written_files(project, patcher):
+    data = json.loads(patcher("apply", "--format", "json").out)
+    assert data["changed"] == ["dataparallel.py", "distributed.py", "manifest.json"]
+    assert {(o["patch"], o["file"], o["verdict"]) for o in data["outcomes"]} == {
+        ("reshape_topk", "dataparallel.py", "clean"),
+        ("reshape_topk", "distributed.py", "clean"),
+        ("configurable_gpus", "dataparallel.py", "clean"),
+        ("local_rank_from_env", "distributed.py", "clean"),
+    }
+    assert all(o["expected"] == o["found"] != {} for o in data["outcomes"])
+
+
+def test_json_of_bad_usage_is_json_too(project, patcher):
+    data = json.loads(patcher("apply", "--series", "fast", "--format", "json").out)
+    assert data["exit"] == 2
+    assert "there is no series 'fast'" in data["problems"][0]["message"]
+
+
+def test_github_annotations_name_file_and_line(built, patcher):
+    replace(built / "build/distributed.py", b"default=3200,", b"default=32,")
+    line = (built / "build/distributed.py").read_bytes().split(b"\n").index(b"                    default=32,") + 1
+    result = patcher("check", "--format", "github")
+    assert result.code == 1
+    assert result.err == ""
+    assert result.out == (
+        f"::error file=build/distributed.py,line={line},title=patcher::edited by hand, now 'default=32,'%0A"
+        "Keep what you need of it, best as a patch, then run `apply --overwrite`.\n"
+    )
+
+
+def test_github_annotation_of_an_obsolete_patch_is_a_warning(project, patcher):
+    obsolete(project)
+    result = patcher("apply", "--format", "github")
+    assert result.out.startswith("::warning file=upstream/dataparallel.py,title=patcher::reshape_topk: obsolete")
+    assert result.out.splitlines()[-1].startswith("::notice title=patcher::build: wrote ")
+
+
+def test_github_annotations_escape_what_would_end_them():
+    problem = Problem("50 %\r\nof: a, b", file="a,b:c%.py", line=3, column=7, hint="next\nline")
+    assert list(report.github(report.Report("check", "s", problems=[problem], summary="1 %\n2"))) == [
+        "::error file=a%2Cb%3Ac%25.py,line=3,col=7,title=patcher::50 %25%0D%0Aof: a, b%0Anext%0Aline",
+        "::notice title=patcher::1 %25%0A2",
+    ]
+
+
+# Streams
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_stands_on_stderr_when_all_is_well(built, process, command):
+    # With all warnings shown, as in a developer's shell.
+    result = process(command, *COMMANDS[command], cwd=built, args=("-X", "dev", "-m", "patcher"))
+    assert (result.code, result.err) == (0, "")
+    assert result.out != ""
+
+
+@pytest.mark.parametrize("command", ["apply", "check", "list", "export"])
+def test_findings_stand_on_stdout(built, patcher, command):
+    stale(built)
+    result = patcher(command, *COMMANDS[command])
+    assert "upstream/distributed.py" in result.out
+    assert result.err == ""
+
+
+def test_findings_of_diff_do_not_get_into_the_diff(built, patcher):
+    replace(built / "build/distributed.py", b"default=3200", b"default=32")
+    result = patcher("diff")
+    assert result.code == 1
+    assert result.stdout == (REPO / "tests/golden/standard.diff").read_bytes()
+    assert "build/distributed.py:" in result.err
+
+
+@pytest.mark.parametrize("command", ["diff", "list", "check"])
+def test_reader_that_goes_away_ends_the_run_without_a_traceback(built, command):
+    reader, stdout = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "patcher", command], cwd=built, env=environment(), stdout=stdout, stderr=subprocess.PIPE
+    )
+    os.close(stdout)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_finding_that_the_terminal_cannot_show_is_no_crash(built, process):
+    replace(built / "upstream/distributed.py", b"default=3200,", "default=3200,  # \N{SNOWMAN}".encode())
+    result = process("check", cwd=built, PYTHONIOENCODING="ascii")
+    assert (result.code, result.err) == (1, "")
+    assert "upstream/distributed.py:" in result.out
+
+
+def on_terminal(*argv, cwd, **env) -> tuple[int, str]:
+    """Exit status and text of a run whose streams are a terminal 40 columns wide."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "patcher", *argv],
+        cwd=cwd,
+        env=environment(TERM="xterm-256color", COLUMNS="40", NO_COLOR=None, **env),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    text = b""
+    while select.select([ours], [], [], 60)[0]:
+        try:
+            more = os.read(ours, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not more:
+            break
+        text += more
+    os.close(ours)
+    return process.wait(timeout=60), text.decode().replace("\r\n", "\n")
+
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize("argv", [["list"], ["check"], ["apply", "--series", "guide"], ["diff"]], ids=" ".join)
+def test_terminal_gets_colours_and_the_same_words_as_a_pipe(built, process, argv):
+    pytest.importorskip("rich")
+    stale(built)
+    plain = process(*argv, cwd=built)
+    code, text = on_terminal(*argv, cwd=built)
+    assert "\x1b" not in plain.out + plain.err
+    assert "\x1b[1;31m" in text
+    assert ANSI.sub("", text) == plain.out + plain.err
+    assert code == plain.code
+
+
+def test_terminal_shows_code_as_it_is(built, process):
+    # Not :bug: as an insect, nor [bold] as bold.
+    replace(built / "upstream/distributed.py", b"default=3200,", b"default=x[bold][:bug:],")
+    plain = process("check", cwd=built)
+    _, text = on_terminal("check", cwd=built)
+    assert "x[bold][:bug:]" in plain.out
+    assert ANSI.sub("", text) == plain.out
+
+
+def test_terminal_without_rich_gets_plain_text(built, process, tmp_path):
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow/rich.py").write_text("raise ImportError('not installed')\n")
+    stale(built)
+    code, text = on_terminal("check", cwd=built, PYTHONPATH=f"{tmp_path / 'shadow'}{os.pathsep}{REPO}")
+    assert (code, text) == (1, process("check", cwd=built).out)
+
+
+# What a run imports
+
+IMPORTED = "import sys; from patcher.cli import main; code = main(sys.argv[1:]); print(*sys.modules); sys.exit(code)"
+
+
+def imported(process, *argv, cwd) -> set[str]:
+    result = process(*argv, args=("-c", IMPORTED), cwd=cwd)
+    assert result.code == 0, result
+    return set(result.out.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("command", ["apply", "check"])
+def test_run_with_nothing_to_do_imports_little(built, process, command):
+    modules = imported(process, command, cwd=built)
+    assert {"patcher.cli", "patcher.manifest", "patches"} <= modules
+    assert modules & {"libcst", "rich", "torch", "patcher.engine", "patcher.patch", "patches.reshape_topk"} == set()
+
+
+def test_apply_that_renders_imports_no_torch_and_no_codemod_machinery(project, process):
+    modules = imported(process, "apply", cwd=project)
+    assert {"libcst", "patcher.engine", "patches.configurable_gpus", "patches.added.gpu_ids"} <= modules
+    assert modules & {"torch", "patches.added.gpus", "libcst.codemod", "libcst.matchers"} == set()
+
+
+# Diffs and exported patches in other tools' hands
+
+GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CEILING_DIRECTORIES": "/"}
+GUARD = b"\n\n\nif __name__ == '__main__':\n    main()"
+VARIANTS = {
+    "as it is": lambda source: source,
+    "crlf": lambda source: source.replace(b"\n", b"\r\n"),
+    "final newline": lambda source: source + b"\n",
+    # accuracy() ends dataparallel.py then, and a hunk reaches to a last line that does not end.
+    "hunk at the end": lambda source: source.replace(GUARD, b""),
+    "crlf, hunk at the end": lambda source: source.replace(GUARD, b"").replace(b"\n", b"\r\n"),
+}
+
+
+@pytest.fixture(scope="module")
+def variant(tmp_path_factory):
+    """A project with another upstream, built and exported to out/; made once for all tools."""
+
+    @functools.cache
+    def make(series: str, name: str) -> Path:
+        root = tmp_path_factory.mktemp("variant")
+        for folder in ("upstream", "patches"):
+            shutil.copytree(REPO / folder, root / folder)
+        for script in SCRIPTS:
+            (root / "upstream" / script).write_bytes(VARIANTS[name]((root / "upstream" / script).read_bytes()))
+        relock(root)
+        common = ["--root", str(root), "--series", series]
+        assert cli.main(["apply", "--out", str(root / "build"), *common]) == 0
+        assert cli.main(["export", str(root / "out"), *common]) == 0
+        return root
+
+    return make
+
+
+def tool(*command: str, cwd: Path, stdin: bytes = b"", **env) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    done = subprocess.run(command, cwd=cwd, input=stdin, env=environment(**env), capture_output=True)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def without_first_line(source: bytes) -> bytes:
+    first, newline, rest = source.partition(b"\n")
+    assert first.startswith(b"# @generated")
+    return rest
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("series", ["guide", "standard"])
+@pytest.mark.parametrize("with_", ["git apply", "patch -p1", "quilt push -a"])
+def test_exported_patches_give_the_bytes_of_the_build(variant, tmp_path, series, name, with_):
+    root = variant(series, name)
+    for script in SCRIPTS:
+        shutil.copy(root / "upstream" / script, tmp_path)
+    patches = [root / "out" / line for line in (root / "out/series").read_text().split()]
+    assert len(patches) == 3
+    if with_ == "quilt push -a":
+        tool("quilt", "--quiltrc", "-", "push", "-a", cwd=tmp_path, QUILT_PATCHES=str(root / "out"))
+        shutil.rmtree(tmp_path / ".pc")
+    for patch in patches if with_ != "quilt push -a" else []:
+        tool(*with_.split(), cwd=tmp_path, stdin=patch.read_bytes(), **GIT)
+    for script in SCRIPTS:
+        assert (tmp_path / script).read_bytes() == without_first_line((root / "build" / script).read_bytes())
+    # What a tool was unsure about it would have left beside them, as .orig or .rej.
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(SCRIPTS)
+
+
+@pytest.mark.parametrize("with_", ["git apply", "patch -p1"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_diff_gives_the_bytes_of_the_build(variant, tmp_path, patcher, name, with_):
+    root = variant("standard", name)
+    for script in SCRIPTS:
+        shutil.copy(root / "upstream" / script, tmp_path)
+    diff = patcher("diff", "--root", root, "--out", root / "build")
+    assert diff.code == 0
+    tool(*with_.split(), cwd=tmp_path, stdin=diff.stdout, **GIT)
+    for script in SCRIPTS:
+        assert (tmp_path / script).read_bytes() == (root / "build" / script).read_bytes()
+
+
+def test_exported_patch_tells_why_and_from_where_in_dep3_headers(project, patcher):
+    patcher("export", "out")
+    for name in (project / "out/series").read_text().split():
+        head = (project / "out" / name).read_text().partition("\n---\n")[0]
+        fields = dict(re.findall(r"^([A-Z][A-Za-z-]+): (.*)$", head, flags=re.M))
+        assert set(fields) == {"Description", "Origin", "Bug", "Forwarded", "Applied-Upstream"}
+        assert fields["Description"].endswith(".")
+        assert f"patches/{name.removesuffix('.patch')}.py" in fields["Origin"]
+        assert fields["Bug"].startswith("https://")
+        assert fields["Applied-Upstream"] == "no, not in cd12856"
+        # What is neither a field nor indented would end the header.
+        assert all(re.match(r"[A-Z][A-Za-z-]+: | \S", line) for line in head.split("\n"))
+
+
+def test_exported_patch_names_its_options(project, patcher):
+    patcher("export", "out", "--set", "configurable_gpus.gpus=0-1")
+    text = (project / "out/configurable_gpus.patch").read_text()
+    assert "gpus=[0, 1]" in text.partition("\n---\n")[0]
+    assert "+    gpus = [0, 1]\n" in text
+
+
+def test_second_export_changes_nothing_and_a_different_file_is_refused(project, patcher):
+    patcher("export", "out")
+    before = {path.name: path.stat().st_mtime_ns for path in (project / "out").iterdir()}
+    assert patcher("export", "out").code == 0
+    assert {path.name: path.stat().st_mtime_ns for path in (project / "out").iterdir()} == before
+    (project / "out/reshape_topk.patch").write_text("mine")
+    result = patcher("export", "out")
+    assert result.code == 1
+    assert "out/reshape_topk.patch: already there, and different" in result.out
+    assert (project / "out/reshape_topk.patch").read_text() == "mine"
+    assert patcher("export", "out", "--overwrite").code == 0
+    assert (project / "out/reshape_topk.patch").read_text() != "mine"
+
+
+def test_obsolete_patch_is_not_exported(project, patcher):
+    obsolete(project)
+    assert patcher("export", "out").code == 0
+    assert (project / "out/series").read_text() == "local_rank_from_env.patch\nconfigurable_gpus.patch\n"

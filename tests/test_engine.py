@@ -1,0 +1,441 @@
+"""Bytes and a series in, bytes and verdicts out."""
+
+import ast
+import io
+import re
+import tokenize
+from types import MappingProxyType
+
+import libcst as cst
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from patcher import Patch, syntax
+from patcher.engine import Printer, Verdict, apply_once, mark, parse, render
+from patcher.problem import Problem
+
+
+def calls_new(self, node):
+    return isinstance(node, cst.Call) and syntax.is_name(node.func, "new")
+
+
+def call_new(self, original, updated):
+    return updated.with_changes(func=cst.Name("new")) if syntax.is_name(updated.func, "old") else updated
+
+
+def modernise(sites=MappingProxyType({"f": 1}), **attributes) -> Patch:
+    """A patch that makes `new(...)` of `old(...)`, or what `attributes` make of it."""
+    edit = {"needles": (b"old", b"new"), "done": calls_new, "leave_Call": call_new}
+    about = {"__doc__": "Call new instead of old.", "__module__": __name__}
+    return type("Modernise", (Patch,), {**about, **edit, "sites": {"f.py": sites}, **attributes})()
+
+
+def judge(source, patch=None):
+    """The one outcome on f.py, and the source after it."""
+    source = source if isinstance(source, bytes) else source.encode()
+    rendered = render("f.py", source, [patch or modernise()])
+    assert len(rendered.outcomes) == 1
+    return rendered.outcomes[0], rendered.after
+
+
+F = "def f():\n    old()\n"
+
+
+# The truth table
+
+
+def test_as_many_hits_as_stated_and_done_only_after_is_clean():
+    outcome, after = judge(F)
+    assert (outcome.verdict, outcome.expected, outcome.found) == (Verdict.CLEAN, {"f": 1}, {"f": 1})
+    assert after == b"def f():\n    new()\n"
+
+
+def test_no_hit_and_done_before_is_obsolete():
+    source = "def f():\n    new()\n"
+    outcome, after = judge(source)
+    assert (outcome.verdict, outcome.found) == (Verdict.OBSOLETE, {})
+    assert after == source.encode()
+
+
+@pytest.mark.parametrize(
+    "source, sites, found, line, detail",
+    [
+        pytest.param("x = 1\n\n\ndef f():\n    pass\n", {"f": 1}, {}, 4, "nothing to edit in f", id="nothing there"),
+        pytest.param("x = 1\n", {"f": 1}, {}, 0, "there is no function f", id="no such function"),
+        pytest.param("", {"f": 1}, {}, 0, "there is no function f", id="empty file"),
+        pytest.param("# old()\n", {"f": 1}, {}, 0, "there is no function f", id="only in a comment"),
+        pytest.param(
+            "def f():\n    return 'old()'  # old()\n",
+            {"f": 1},
+            {},
+            1,
+            "nothing to edit in f",
+            id="only in a string and a comment",
+        ),
+        pytest.param("def f():\n    gold()\n", {"f": 1}, {}, 1, "nothing to edit in f", id="another name"),
+        pytest.param("\ndef g():\n    old(1)\n", {"f": 1}, {"g": 1}, 3, "in g: old(1)", id="wrong function"),
+        pytest.param(
+            F + "\ndef g():\n    x = old(2)\n", {"f": 1}, {"f": 1, "g": 1}, 5, "in g: old(2)", id="in one more function"
+        ),
+        pytest.param("def f():\n    old()\n    old()\n", {"f": 1}, {"f": 2}, 2, "in f: old()", id="once too often"),
+        pytest.param(F, {"f": 2}, {"f": 1}, 1, "nothing to edit in f", id="once too few"),
+        pytest.param(
+            F + "def g():\n    pass\n", {"f": 1, "g": 1}, {"f": 1}, 3, "nothing to edit in g", id="one of two functions"
+        ),
+        pytest.param("old()\n" + F, {"f": 1}, {"<module>": 1, "f": 1}, 1, "in <module>: old()", id="outside too"),
+        pytest.param(
+            "class A:\n    def f(self):\n        old()\n", {"f": 1}, {"A.f": 1}, 3, "in A.f: old()", id="a method"
+        ),
+        pytest.param(
+            "if True:\n    def f():\n        pass\n", {"f": 1}, {}, 2, "nothing to edit in f", id="function in an if"
+        ),
+    ],
+)
+def test_any_other_count_is_stale_and_says_where(source, sites, found, line, detail):
+    outcome, after = judge(source, modernise(sites))
+    assert (outcome.verdict, outcome.expected, outcome.found) == (Verdict.STALE, sites, found)
+    assert (outcome.line, outcome.detail) == (line, detail)
+    assert after == source.encode()
+
+
+def test_missing_site_outside_any_function_is_stale_and_says_so():
+    outcome, _ = judge("x = 1\n", modernise({"<module>": 1}))
+    assert (outcome.verdict, outcome.expected, outcome.found) == (Verdict.STALE, {"<module>": 1}, {})
+    assert "<module>" in outcome.detail
+
+
+def test_half_patched_file_is_stale_even_where_the_count_fits():
+    outcome, after = judge("def f():\n    new()\n    old()\n")
+    assert (outcome.verdict, outcome.found) == (Verdict.STALE, {"f": 1})
+    assert "already there" in outcome.detail
+    assert after == b"def f():\n    new()\n    old()\n"
+
+
+def test_half_patched_file_with_a_hit_too_few_is_stale_with_both_counts():
+    outcome, _ = judge("def f():\n    new()\n\ndef g():\n    old()\n", modernise({"f": 1, "g": 1}))
+    assert (outcome.verdict, outcome.expected, outcome.found) == (Verdict.STALE, {"f": 1, "g": 1}, {"g": 1})
+
+
+def test_patch_that_finds_its_own_result_is_stale():
+    def wrap(self, original, updated):
+        return cst.parse_expression("new(old())") if syntax.is_name(updated.func, "old") else updated
+
+    outcome, after = judge(F, modernise(leave_Call=wrap))
+    assert outcome.verdict is Verdict.STALE
+    assert "a second pass would edit 1 more" in outcome.detail
+    assert after == F.encode()
+
+
+def test_patch_that_does_not_see_its_own_result_is_stale():
+    outcome, after = judge(F, modernise(done=lambda self, node: False))
+    assert outcome.verdict is Verdict.STALE
+    assert "`done` does not see the edit" in outcome.detail
+    assert after == F.encode()
+
+
+def test_patch_with_a_needle_too_few_is_stale_rather_than_trusted():
+    outcome, _ = judge(F, modernise(needles=(b"old",)))  # does not cover what `done` looks for
+    assert outcome.verdict is Verdict.STALE
+
+
+def test_every_patch_is_judged_although_the_first_is_stale():
+    def other(self, original, updated):
+        return updated.with_changes(func=cst.Name("new")) if syntax.is_name(updated.func, "gone") else updated
+
+    gone = modernise(needles=(b"gone", b"new"), leave_Call=other)
+    rendered = render("f.py", F.encode(), [gone, modernise(), gone])
+    assert [outcome.verdict for outcome in rendered.outcomes] == [Verdict.STALE, Verdict.CLEAN, Verdict.OBSOLETE]
+    assert rendered.stale
+    assert rendered.before == F.encode()
+
+
+def test_patch_can_be_derived_from_another_patch():
+    derived = type("Derived", (type(modernise()),), {"__module__": __name__})
+    assert judge(F, derived())[0].verdict is Verdict.CLEAN
+
+
+def test_file_that_no_patch_names_is_returned_as_it_is():
+    rendered = render("g.py", b"old()\r\n\x0c", [modernise()])
+    assert (rendered.before, rendered.after, rendered.outcomes) == (b"old()\r\n\x0c", b"old()\r\n\x0c", ())
+
+
+def test_patch_given_to_two_files_counts_each_on_its_own():
+    patch = modernise()
+    first, second = (render("f.py", F.encode(), [patch]) for _ in range(2))
+    assert first == second
+    assert patch.hits == []
+
+
+def test_result_that_does_not_compile_is_a_problem_that_blames_no_upstream():
+    # LibCST prints a return outside a function as readily as any other.
+    patch = modernise(
+        {"<module>": 1},
+        needles=(b"old", b"return"),
+        done=lambda self, node: isinstance(node, cst.Return),
+        leave_Expr=lambda self, original, updated: cst.Return(),
+        leave_Call=lambda self, original, updated: updated,
+    )
+    with pytest.raises(Problem) as caught:
+        render("f.py", b"old()\n", [patch])
+    assert "outside function" in caught.value.message
+    assert caught.value.file == "f.py"
+    assert "Mend the file" not in caught.value.hint  # upstream/f.py is fine, and nobody may edit it
+
+
+# Bytes
+
+BODY = b"def f():\n    a = 1 ;  b=2  \n    # untouched\n\n    old( 1,2 )  # why\n\n\nc = ( 3 ,\n  4)\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(BODY, id="plain"),
+        pytest.param(BODY.replace(b"\n", b"\r\n"), id="crlf"),
+        pytest.param(BODY.replace(b"\n", b"\r\n").removesuffix(b"\r\n"), id="crlf, no final newline"),
+        pytest.param(b"\xef\xbb\xbf" + BODY, id="bom"),
+        pytest.param(b"\xef\xbb\xbf# coding: utf-8\r\n" + BODY.replace(b"\n", b"\r\n"), id="bom, cookie, crlf"),
+        pytest.param(BODY.removesuffix(b"\n"), id="no final newline"),
+        pytest.param(BODY + b"\n\n\n", id="blank lines at the end"),
+        pytest.param(BODY.removesuffix(b"\n") + b"\r", id="lone cr at the end"),
+        pytest.param(BODY + b"# end", id="comment without newline at the end"),
+        pytest.param(BODY.replace(b"    ", b"\t"), id="tabs"),
+        pytest.param(BODY.replace(b"    ", b"  "), id="two spaces"),
+        pytest.param(b"# -*- coding: latin-1 -*-\n" + BODY.replace(b"untouched", b"\xe4\xff\x80"), id="latin-1"),
+        pytest.param(b"#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\ns = '\x80'\n" + BODY, id="cp1252"),
+        pytest.param(BODY.replace(b"\n\nc", b"\n\x0c\n\nc"), id="form feed"),
+        pytest.param(b"\x0c\n" + BODY, id="form feed at the top"),
+        pytest.param(BODY.replace(b"\n\n", b"\r\n\n"), id="mixed endings"),
+        pytest.param(BODY.replace(b"\n", b"\r\n", 1), id="one crlf"),
+        pytest.param("s = 'ä\u2028\x85 \U0001f600'\n".encode() + BODY, id="line separators in a string"),
+        pytest.param(b"s = '''\\\n\t \n'''\n" + BODY, id="triple quotes"),
+        pytest.param(b"s = 1 + \\\n  2\n" + BODY, id="continuation"),
+        pytest.param(b"if 1:\n        x = 1\nelse:\n y = 2\n" + BODY, id="uneven indentation"),
+    ],
+)
+def test_only_the_edited_bytes_change(source):
+    outcome, after = judge(source)
+    assert outcome.verdict is Verdict.CLEAN
+    assert after == source.replace(b"old( 1,2 )", b"new( 1,2 )")
+
+
+def with_import() -> Patch:
+    """A patch that makes `os.new(...)` of `old(...)`."""
+
+    def edit(self, original, updated):
+        if not syntax.is_name(updated.func, "old"):
+            return updated
+        return updated.with_changes(func=cst.Attribute(cst.Name(self.module_name("os")), cst.Name("new")))
+
+    return modernise(done=lambda self, node: syntax.is_method_call(node, "new"), leave_Call=edit)
+
+
+@pytest.mark.parametrize(
+    "source, line",
+    [
+        (BODY, b"import os\n"),
+        (BODY.replace(b"\n", b"\r\n"), b"import os\r\n"),
+        (BODY.replace(b"\n\n", b"\r\n\r\n"), b"import os\n"),  # mixed: as the first line ends
+        (b"\xef\xbb\xbf" + BODY, b"import os\n"),
+    ],
+    ids=["lf", "crlf", "mixed", "bom"],
+)
+def test_inserted_line_ends_as_the_lines_of_the_file_do(source, line):
+    outcome, after = judge(source, with_import())
+    assert outcome.verdict is Verdict.CLEAN
+    head = source[: source.index(b"def f")]
+    assert after == head + line + source[len(head) :].replace(b"old(", b"os.new(")
+
+
+def test_import_that_is_there_is_not_inserted_again():
+    _, after = judge(b"import os as o\n" + BODY, with_import())
+    assert after == b"import os as o\n" + BODY.replace(b"old(", b"o.new(")
+
+
+# The @generated line
+
+MARKED = [
+    pytest.param(b"x = 1\n", b"# @\nx = 1\n", id="first line"),
+    pytest.param(b"x = 1\r\ny = 2\r\n", b"# @\r\nx = 1\r\ny = 2\r\n", id="crlf"),
+    pytest.param(b"\xef\xbb\xbfx = 1\n", b"\xef\xbb\xbf# @\nx = 1\n", id="bom"),
+    pytest.param(b"#!/bin/python\nx = 1\n", b"#!/bin/python\n# @\nx = 1\n", id="shebang"),
+    pytest.param(b"#!/bin/python\r\nx = 1\r\n", b"#!/bin/python\r\n# @\r\nx = 1\r\n", id="shebang, crlf"),
+    pytest.param(b"# coding: latin-1\ns = '\xe9'\n", b"# coding: latin-1\n# @\ns = '\xe9'\n", id="cookie"),
+    pytest.param(
+        b"#!/bin/python\n# vim: fileencoding=latin-1\ns = '\xe9'\n",
+        b"#!/bin/python\n# vim: fileencoding=latin-1\n# @\ns = '\xe9'\n",
+        id="shebang and cookie",
+    ),
+    pytest.param(
+        b"\xef\xbb\xbf# -*- coding: utf-8 -*-\nx = 1\n", b"\xef\xbb\xbf# -*- coding: utf-8 -*-\n# @\nx = 1\n", id="both"
+    ),
+    pytest.param(
+        b"# A licence.\n# coding: latin-1\ns = '\xe9'\n",
+        b"# A licence.\n# coding: latin-1\n# @\ns = '\xe9'\n",
+        id="cookie in the second line",
+    ),
+    pytest.param(
+        b"\n# coding: latin-1\ns = '\xe9'\n", b"\n# coding: latin-1\n# @\ns = '\xe9'\n", id="cookie below a blank line"
+    ),
+    pytest.param(b"x = 1\n# coding: x\n", b"# @\nx = 1\n# coding: x\n", id="no cookie, for it is below code"),
+    pytest.param(b"'''About.'''\nx = 1\n", b"# @\n'''About.'''\nx = 1\n", id="docstring"),
+    pytest.param(b"", b"# @\n", id="empty"),
+    pytest.param(b"x = 1", b"# @\nx = 1", id="no newline"),
+]
+
+
+@pytest.mark.parametrize("source, marked", MARKED)
+def test_mark_stands_on_the_first_line_where_a_comment_may(source, marked):
+    assert mark(source, "@") == marked
+
+
+@pytest.mark.parametrize("source", [param.values[0] for param in MARKED])
+def test_mark_changes_neither_encoding_nor_meaning(source):
+    marked = mark(source, "@generated")
+    assert (
+        tokenize.detect_encoding(io.BytesIO(marked).readline)[0]
+        == (tokenize.detect_encoding(io.BytesIO(source).readline)[0])
+    )
+    assert ast.dump(ast.parse(marked)) == ast.dump(ast.parse(source))
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize(
+    "source, line, column, says",
+    [
+        pytest.param(b"x = 1\nprint 'x'\n", 2, 1, "print", id="python 2"),
+        pytest.param(b"x = 1\n\ny = (\n", 3, 5, "never closed", id="open parenthesis"),
+        pytest.param(b"x = 1\ny = '\n", 2, 5, "unterminated", id="open string"),
+        pytest.param(b"x = 1\nif x:\n  a\n b\n", 4, ..., "unindent", id="indentation"),
+        pytest.param(b"def f():\n\tif 1:\n        x\n", 3, ..., "tabs and spaces", id="tabs and spaces"),
+        pytest.param(b"x = 1\n\ny = '\x80'\n", 3, ..., "0x80", id="not utf-8"),
+        pytest.param(b"x = 1\ny = '\x80'\n", 2, ..., "0x80", id="not utf-8 in the second line"),
+        pytest.param(b"# coding: ascii\n# b\n# \xe9\n", 3, ..., "0xe9", id="not what the cookie says"),
+        pytest.param(b"# coding: nosuch\n", 1, ..., "unknown encoding: nosuch", id="unknown encoding"),
+        pytest.param(b"\xef\xbb\xbf# coding: latin-1\nx = 1\n", 1, ..., "encoding", id="bom against the cookie"),
+        pytest.param(b"x = 1\ny = 2\0\n", 2, ..., "null byte", id="null byte"),
+    ],
+)
+@pytest.mark.parametrize("patches", [[modernise()], []], ids=["for a patch", "for none"])
+def test_unreadable_file_is_a_problem_that_says_where(source, line, column, says, patches):
+    with pytest.raises(Problem) as caught:
+        render("f.py", source, patches)
+    problem = caught.value
+    assert says in problem.message
+    assert (problem.file, problem.line, problem.code) == ("f.py", line, 2)
+    assert column is ... or problem.column == column
+    assert problem.hint
+
+
+@pytest.mark.parametrize(
+    "source, lines",
+    [(b"x = old\r", {1}), (b"def f():\n    old()\n\n\n   \n", {3, 4, 5})],  # of blank lines any may be the lost one
+    ids=["lone cr", "spaces at the end"],
+)
+def test_file_that_libcst_would_print_otherwise_is_refused_rather_than_changed(source, lines):
+    assert cst.parse_module(source).bytes != source  # else this LibCST no longer needs the care
+    with pytest.raises(Problem) as caught:
+        render("f.py", source, [modernise()])
+    assert caught.value.code == 2
+    assert caught.value.line in lines
+
+
+def test_bad_byte_in_a_comment_of_the_second_line_is_found_there():
+    # Python itself looks for an encoding cookie in these two lines, and stumbles over it in another way.
+    with pytest.raises(Problem) as caught:
+        render("f.py", b"# a\n# \x80\n", [modernise()])
+    assert (caught.value.line, caught.value.code) == (2, 2)
+
+
+# Properties
+
+UNRELATED = [
+    "x = 1",
+    "import a, b as c",
+    "@d\ndef g(a, *b, **c): pass",
+    "class C:\n    '''Doc.'''\n    y = [ 1,2 ]",
+    "# a comment: ä",
+    "",
+    "for i in range(3):\n    print(i) ; print( i )\nelse:\n    pass",
+    "with open('x') as h, i:\n\n    z = h\n",
+    "s = f'{x!r:>{y}} {{}}'",
+    "try:\n    k()\nexcept (A, B) as e:\n    raise",
+    "async def h():\n    await k\n    return lambda *a: (yield_)",
+    "u = '''\nold\n'''.strip()",  # a needle, and no call
+    "x: int = 3;   y = 4",
+]
+blocks = st.lists(st.sampled_from(UNRELATED), max_size=8)
+newlines = st.sampled_from(["\n", "\r\n"])
+heads = st.sampled_from([b"", b"\xef\xbb\xbf", b"#!/bin/python\n", b"# coding: utf-8\n"])
+examples = settings(deadline=None, max_examples=40)
+
+
+def joined(parts, newline="\n", head=b"") -> bytes:
+    return head + "".join(f"{part}\n" for part in parts).replace("\n", newline).encode()
+
+
+@given(blocks, newlines, heads, st.booleans())
+@examples
+def test_file_without_a_site_keeps_every_byte(parts, newline, head, final):
+    source = joined(parts, newline, head)
+    source = source if final else source.removesuffix(newline.encode())
+    outcome, after = judge(source)
+    assert after == source
+    assert (outcome.verdict, outcome.found) == (Verdict.STALE, {})
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=40))
+@settings(deadline=None, max_examples=100)
+def test_any_text_in_comments_and_strings_keeps_every_byte(text):
+    line = re.sub(r"[\n\\']", " ", text)
+    source = f"# {line}\ns = '{line}'\n".encode() + BODY
+    assert judge(source)[1] == source.replace(b"old( 1", b"new( 1")
+
+
+@given(blocks, blocks, newlines, heads, st.integers(0, 3))
+@examples
+def test_second_pass_over_the_result_finds_nothing(above, below, newline, head, calls):
+    body = "def f():\n    pass\n" + "    x = old(old_(), 'old')  # old()\n" * calls
+    source = joined([*above, body, *below], newline, head)
+    patch = modernise({"f": calls} if calls else {"f": 1})
+    once = judge(source, patch)[1]
+    again = patch.fresh()
+    printer = Printer()
+    assert printer.bytes(apply_once(parse("f.py", once, printer), again, printer)) == once
+    assert again.hits == []
+
+
+CASES = ["    old()", "    new()", "    pass", "    old()\n    old()", "    old()\n    new()"]
+
+
+@given(st.sampled_from(CASES), blocks, blocks, newlines, heads)
+@examples
+def test_verdict_does_not_depend_on_what_stands_above_and_below(body, above, below, newline, head):
+    alone, changed = judge(f"def f():\n{body}\n")
+    outcome, after = judge(joined([*above, f"def f():\n{body}", *below], newline, head))
+    assert (outcome.verdict, outcome.found, outcome.detail) == (alone.verdict, alone.found, alone.detail)
+    assert after == joined([*above, changed.decode().removesuffix("\n"), *below], newline, head)
+
+
+@given(st.sampled_from(CASES), st.sampled_from(["y = 1", "g(1)", "if g: pass", "s = 'old()'", "# old", "del y"]))
+@examples
+def test_verdict_does_not_depend_on_unrelated_statements_beside_a_site(body, statement):
+    alone, _ = judge(f"def f():\n{body}\n")
+    outcome, _ = judge(f"def f():\n    {statement}\n{body}\n    {statement}\n    return\n")
+    assert (outcome.verdict, outcome.found, outcome.detail) == (alone.verdict, alone.found, alone.detail)
+
+
+@given(blocks, st.lists(st.sampled_from(["old()", "g(old (1),\n      old())", "'old()'", "new_()"]), max_size=5))
+@examples
+def test_changed_lines_are_those_that_hold_a_call_and_no_others(above, calls):
+    body = "".join(f"    {call}\n" for call in calls)
+    source = joined([*above, "def f():\n    pass\n" + body])
+    hits = sum({"old()": 1, "g(old (1),\n      old())": 2}.get(call, 0) for call in calls)
+    after = judge(source, modernise({"f": hits or 1}))[1]
+    before_lines, after_lines = source.split(b"\n"), after.split(b"\n")
+    assert len(before_lines) == len(after_lines)
+    for before, now in zip(before_lines, after_lines, strict=True):
+        assert now == (before if b"'" in before else re.sub(rb"\bold( ?\()", rb"new\1", before))

@@ -1,0 +1,282 @@
+"""The second ring: the series on `upstream/`."""
+
+import ast
+import itertools
+import subprocess
+import sys
+
+import pytest
+from conftest import REPO, environment, load
+
+from patcher.engine import Printer, Verdict, apply_once, parse, render
+from patcher.project import Project, Request
+
+PROJECT = Project(REPO)
+SERIES = list(PROJECT.all_series())
+SCRIPTS = {path.name: path.read_bytes() for path in sorted((REPO / "upstream").glob("*.py"))}
+NAMES = list(dict.fromkeys(name for series in PROJECT.all_series().values() for name in series))
+
+
+def patches_of(series, *sets) -> list:
+    return PROJECT.patches_of(Request(series, sets))
+
+
+def rendered(patches, scripts=SCRIPTS) -> dict[str, bytes]:
+    """The scripts after `patches`, all of which have to be CLEAN."""
+    results = [render(name, source, patches) for name, source in scripts.items()]
+    for outcome in (outcome for result in results for outcome in result.outcomes):
+        assert outcome.verdict is Verdict.CLEAN, outcome
+    return {result.file: result.after for result in results}
+
+
+def passed(source: bytes, patches) -> tuple[bytes, int]:
+    """A source after one pass of each patch, whatever that finds, and the hits."""
+    printer, hits = Printer(), 0
+    module = parse("script.py", source, printer)
+    for patch in patches:
+        run = patch.fresh()
+        module = apply_once(module, run, printer)
+        hits += len(run.hits)
+    return printer.bytes(module), hits
+
+
+def changed_lines(diff: str, sign: str) -> list[str]:
+    return [line[1:] for line in diff.split("\n") if line.startswith(sign) and not line.startswith(sign * 3)]
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_every_patch_is_clean_on_every_file_that_it_names(series):
+    patches = patches_of(series)
+    rendered(patches)
+    judged = {(o.patch, o.file) for n, s in SCRIPTS.items() for o in render(n, s, patches).outcomes}
+    assert judged == {(patch.slug(), file) for patch in patches for file in patch.sites}
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_diff_is_the_golden_one(project, patcher, series):
+    patcher("apply", "--series", series)
+    result = patcher("diff", "--series", series)
+    assert result.stdout == (REPO / f"tests/golden/{series}.diff").read_bytes()
+    assert (result.code, result.stderr) == (0, b"")
+
+
+def test_guide_removes_exactly_the_four_lines_that_the_vendor_edits():
+    diff = (REPO / "tests/golden/guide.diff").read_text()
+    assert changed_lines(diff, "-") == [
+        "    gpus = [0, 1, 2, 3]",
+        "            correct_k = correct[:k].view(-1).float().sum(0, keepdim=True)",
+        "                    default=-1,",
+        "            correct_k = correct[:k].view(-1).float().sum(0, keepdim=True)",
+    ]
+
+
+def test_guide_with_a_list_of_gpus_is_the_vendors_edit_word_for_word(project, patcher):
+    setting = ("--series", "guide", "--set", "configurable_gpus.gpus=0,1,2,3,4,5,6,7")
+    patcher("apply", *setting)
+    diff = patcher("diff", *setting).out
+    added = [line for line in changed_lines(diff, "+") if "@generated" not in line]
+    assert len(changed_lines(diff, "-")) == 4
+    assert added == [
+        "    gpus = [0, 1, 2, 3, 4, 5, 6, 7]",
+        "            correct_k = correct[:k].reshape(-1).float().sum(0, keepdim=True)",
+        '                    default=int(os.environ["LOCAL_RANK"]),',
+        "            correct_k = correct[:k].reshape(-1).float().sum(0, keepdim=True)",
+    ]
+    assert diff.count("+# @generated") == 2
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_series_finds_nothing_to_do_in_its_own_output(series):
+    patches = patches_of(series)
+    for source in rendered(patches).values():
+        assert passed(source, patches) == (source, 0)
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_series_is_obsolete_on_its_own_output(series):
+    patches = patches_of(series)
+    for name, source in rendered(patches).items():
+        outcomes = render(name, source, patches).outcomes
+        assert {outcome.verdict for outcome in outcomes} == {Verdict.OBSOLETE}
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_every_permitted_order_gives_the_same_bytes(series):
+    patches = patches_of(series)
+    golden = rendered(patches)
+    for order in itertools.permutations(patches):
+        names = [patch.slug() for patch in order]
+        if all(names.index(earlier) < names.index(p.slug()) for p in order for earlier in p.after if earlier in names):
+            assert rendered(order) == golden, names
+
+
+@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("size", range(len(NAMES) + 1))
+def test_series_on_top_of_any_part_of_it_ends_in_the_same_bytes(series, size):
+    patches = patches_of(series)
+    golden = rendered(patches)
+    for part in itertools.combinations(patches, size):
+        for name, source in SCRIPTS.items():
+            half, _ = passed(source, part)
+            assert passed(half, patches)[0] == golden[name], [patch.slug() for patch in part]
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_twenty_lines_on_top_change_no_edit(series):
+    top = b"".join(b"x%d = %d  # one more\n" % (i, i) for i in range(20))
+    golden = rendered(patches_of(series))
+    shifted = rendered(patches_of(series), {name: top + source for name, source in SCRIPTS.items()})
+    assert shifted == {name: top + source for name, source in golden.items()}
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_output_compiles_and_keeps_its_imports(series):
+    after = rendered(patches_of(series))
+    for name, source in SCRIPTS.items():
+        compile(after[name], name, "exec")
+        assert imports(after[name]) == imports(source)
+
+
+def imports(source: bytes) -> list[str]:
+    """Every import as text: upstream has some that look unused, and are not to go."""
+    return [ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_output_keeps_every_function_with_its_signature(series):
+    after = rendered(patches_of(series))
+    for name, source in SCRIPTS.items():
+        kept = signatures(after[name])
+        assert [signature for signature in kept if signature in signatures(source)] == signatures(source)
+
+
+def signatures(source: bytes) -> list[str]:
+    functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
+    return [f"{node.name}({ast.unparse(node.args)})" for node in functions]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_upstream_survives_parsing_and_printing(name):
+    printer = Printer()
+    assert printer.bytes(parse(name, SCRIPTS[name], printer)) == SCRIPTS[name]
+
+
+# The built scripts themselves
+
+
+@pytest.fixture(scope="module")
+def helps(tmp_path_factory):
+    """`--help` of the built scripts, all at once: (stdout, stderr, status) by series, script and LOCAL_RANK."""
+    pytest.importorskip("torch")
+    runs = {}
+    for series, script, rank in [
+        ("standard", "distributed.py", None),
+        ("standard", "dataparallel.py", None),
+        ("guide", "distributed.py", None),
+        ("guide", "distributed.py", "3"),
+    ]:
+        path = tmp_path_factory.mktemp(series) / script
+        path.write_bytes(rendered(patches_of(series))[script])
+        runs[series, script, rank] = subprocess.Popen(
+            [sys.executable, path.name, "--help"],
+            cwd=path.parent,
+            env=environment(LOCAL_RANK=rank, PYTHONPATH=None, COLUMNS="100"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    return {key: (*run.communicate(timeout=120), run.returncode) for key, run in runs.items()}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_standard_scripts_show_their_help_without_any_environment(helps, script):
+    out, err, code = helps["standard", script, None]
+    assert (code, err) == (0, "")
+    assert "usage: " + script in out
+    assert ("--gpus IDS" in out) == (script == "dataparallel.py")
+
+
+def test_guides_script_needs_local_rank_even_for_its_help(helps):
+    # As the vendor's own edit does: `standard` is what mends it.
+    out, err, code = helps["guide", "distributed.py", None]
+    assert (code, out) == (1, "")
+    assert err.rstrip().endswith("KeyError: 'LOCAL_RANK'")
+
+
+def test_guides_script_shows_its_help_with_local_rank(helps):
+    out, err, code = helps["guide", "distributed.py", "3"]
+    assert (code, err) == (0, "")
+    assert "--local_rank" in out
+
+
+# Leave one out: what each patch is for
+
+
+def takes_rank_from_environment(distributed, dataparallel, monkeypatch):
+    assert distributed.parser.get_default("local_rank") == 3
+
+
+def counts_top_k(distributed, dataparallel, monkeypatch):
+    import torch
+
+    torch.manual_seed(0)
+    output, target = torch.randn(8, 1000), torch.randint(0, 1000, (8,))
+    target[::2] = output[::2].argsort(descending=True)[:, 2]  # half of them hits at k = 5, none at k = 1
+    target[0] = output[0].argmax()
+    plain = [
+        100
+        / 8
+        * sum(int(t) in sorted(range(1000), key=row.tolist().__getitem__)[-k:] for row, t in zip(output, target))
+        for k in (1, 5)
+    ]
+    for module in (distributed, dataparallel):
+        acc1, acc5 = module.accuracy(output, target, topk=(1, 5))
+        assert [acc1.item(), acc5.item()] == plain
+        assert acc1.item() < acc5.item()
+
+
+def uses_the_gpus_asked_for(distributed, dataparallel, monkeypatch):
+    called = []
+    monkeypatch.setattr("sys.argv", ["dataparallel.py", "--gpus", "1,2"])
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    monkeypatch.setattr(dataparallel, "main_worker", lambda **arguments: called.append(arguments["gpus"]))
+    dataparallel.main()
+    assert called == [[1, 2]]
+
+
+PURPOSES = {
+    "local_rank_from_env": takes_rank_from_environment,
+    "reshape_topk": counts_top_k,
+    "configurable_gpus": uses_the_gpus_asked_for,
+}
+
+
+def failing(series, without, folder, monkeypatch) -> set[str]:
+    """The patches whose purpose is missed by the scripts that `series` makes without one of them."""
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    patches = [patch for patch in patches_of(series) if patch.slug() != without]
+    for name, source in rendered(patches).items():
+        (folder / name).write_bytes(source)
+    modules = [load(folder / name, name.removesuffix(".py")) for name in ("distributed.py", "dataparallel.py")]
+    missed = set()
+    for name, purpose in PURPOSES.items():
+        try:
+            purpose(*modules, monkeypatch)
+        except (AssertionError, RuntimeError, SystemExit):
+            missed.add(name)
+    return missed
+
+
+def test_every_patch_has_a_purpose_that_is_tested():
+    assert set(PURPOSES) == set(NAMES)
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_series_serves_every_purpose(series, tmp_path, monkeypatch, capfd):
+    assert failing(series, None, tmp_path, monkeypatch) == set()
+
+
+@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("without", NAMES)
+def test_without_one_patch_exactly_its_purpose_is_missed(series, without, tmp_path, monkeypatch, capfd):
+    assert failing(series, without, tmp_path, monkeypatch) == {without}

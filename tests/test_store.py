@@ -1,0 +1,438 @@
+"""All of the files, or none: whatever fails or is killed in between."""
+
+import contextlib
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import REPO, environment, tree
+
+from patcher import build, store
+from patcher.problem import Problem
+from patcher.project import Project, Request
+
+SERIES = ("guide", "standard")
+UNDO = "build/.patcher-undo"
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict:
+    """The plan of each series, made once: it is the same in every copy of this repository."""
+    return {series: build.plan(Project(REPO), Request(series)) for series in SERIES}
+
+
+@pytest.fixture
+def write(project, plans):
+    """Writes a series to build/."""
+    return lambda series, overwrite=False: build.apply(Project(project), plans[series], Path("build"), overwrite)
+
+
+def expected(plan) -> dict[str, bytes]:
+    return dict(plan.files)
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {name: content for name, (_, content) in tree(folder).items()}
+
+
+def failing_from(monkeypatch, name: str, nth: int, error: int, once: bool = True) -> list:
+    """Make the n-th call of `os.<name>` fail (n from 1), and with `once=False` all later ones; return the calls."""
+    calls, real = [], getattr(os, name)
+
+    def call(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == nth or (len(calls) > nth and not once):
+            raise OSError(error, os.strerror(error), str(args[0]))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(os, name, call)
+    return calls
+
+
+def number_of_calls(name: str, write, monkeypatch) -> int:
+    """How often a write that changes all three files calls `os.<name>`."""
+    write("guide")
+    with monkeypatch.context() as patch:
+        calls = failing_from(patch, name, 0, errno.EIO)
+        write("standard")
+    write("guide")
+    return len(calls)
+
+
+# Errors
+
+
+@pytest.mark.parametrize("name", ["replace", "rename", "open", "fsync", "link", "mkdir", "chmod", "unlink", "rmdir"])
+def test_any_one_failing_call_leaves_the_old_state_or_reaches_the_new_one(project, plans, write, monkeypatch, name):
+    count = number_of_calls(name, write, monkeypatch)
+    before, failures = tree(project / "build"), 0
+    for nth in range(1, count + 1):
+        with monkeypatch.context() as patch:
+            failing_from(patch, name, nth, errno.EIO)
+            try:
+                write("standard")
+            except Problem as problem:
+                failures += 1
+                assert tree(project / "build") == before, f"{name} number {nth}"
+                assert "cannot write: Input/output error" in problem.message
+                assert problem.code == 2
+            else:  # a link becomes a copy, a folder cannot be synced everywhere, what is left over is dropped later
+                kept = {n: c for n, c in contents(project / "build").items() if not n.startswith(".patcher-")}
+                assert kept == expected(plans["standard"]), f"{name} number {nth}"
+        write("standard")
+        assert contents(project / "build") == expected(plans["standard"])
+        write("guide")
+        assert tree(project / "build") == before
+    assert count > 0
+    assert failures == count or name in ("link", "open", "fsync", "mkdir", "unlink", "rmdir")
+
+
+@pytest.mark.parametrize("name", ["replace", "rename", "open", "fsync", "mkdir"])
+def test_failed_first_build_leaves_no_folder(project, write, monkeypatch, name):
+    with monkeypatch.context() as patch:
+        calls = failing_from(patch, name, 0, errno.EIO)
+        write("guide")
+    for path in (project / "build").iterdir():
+        path.unlink()
+    (project / "build").rmdir()
+    failures = 0
+    for nth in range(1, len(calls) + 1):
+        with monkeypatch.context() as patch:
+            failing_from(patch, name, nth, errno.ENOSPC)
+            with contextlib.suppress(Problem):
+                write("standard")
+                continue
+        failures += 1
+        assert not (project / "build").exists(), f"{name} number {nth}"
+    assert failures
+
+
+def test_file_system_without_hard_links_is_no_obstacle(project, plans, write, monkeypatch):
+    write("guide")
+    before = tree(project / "build")
+    failing_from(monkeypatch, "link", 1, errno.EPERM, once=False)
+    with monkeypatch.context() as patch:
+        failing_from(patch, "replace", 2, errno.EIO)
+        with pytest.raises(Problem):
+            write("standard")
+    assert tree(project / "build") == before
+    write("standard")
+    assert contents(project / "build") == expected(plans["standard"])
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_disk_that_stays_broken_is_not_said_to_be_as_it_was(project, plans, write, patcher, monkeypatch, nth):
+    # Nothing can be put back then: the state is on disk, `check` says so, and the next run repairs it.
+    write("guide")
+    before = tree(project / "build")
+    with monkeypatch.context() as patch:
+        failing_from(patch, "replace", nth, errno.EROFS, once=False)
+        result = patcher("apply", "--series", "standard")
+    assert result.code == 2
+    assert "Traceback" not in result.err
+    said = result.out + result.err
+    if tree(project / "build") != before:
+        assert "is as it was" not in said
+        assert "an apply was interrupted" in patcher("check", "--series", "standard").out
+    assert patcher("apply", "--series", "standard").code == 0
+    assert contents(project / "build") == expected(plans["standard"])
+
+
+def test_interrupt_from_the_keyboard_puts_back_what_was_there(project, write, monkeypatch):
+    write("guide")
+    before = tree(project / "build")
+    real, calls = os.replace, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write("standard")
+    assert tree(project / "build") == before
+
+
+@pytest.fixture
+def small(project):
+    """Mounts a small file system at build/; the mount is undone whatever happens."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a file system")
+    target = project / "build"
+    target.mkdir()
+
+    def mount(options: str, again: bool = False):
+        arguments = ["-o", ("remount," if again else "") + options]
+        command = (
+            ["mount", *arguments, str(target)] if again else ["mount", "-t", "tmpfs", *arguments, "t", str(target)]
+        )
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no mount here: {done.stderr.strip()}")
+
+    yield mount
+    while os.path.ismount(target):
+        subprocess.run(["umount", str(target)], check=True)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 4, 5, 7])
+def test_full_disk_leaves_the_build_as_it_was(project, plans, write, small, spare):
+    page = os.sysconf("SC_PAGESIZE")
+    small("size=1m")
+    write("guide")
+    used = os.statvfs("build")
+    taken = (used.f_blocks - used.f_bfree) * used.f_frsize
+    before = tree(project / "build")
+    small(f"size={taken + spare * page}", again=True)
+    with pytest.raises(Problem) as caught:
+        write("standard")
+    assert os.strerror(errno.ENOSPC) in caught.value.message
+    assert tree(project / "build") == before
+    small("size=1m", again=True)
+    write("standard")
+    assert contents(project / "build") == expected(plans["standard"])
+
+
+def test_read_only_disk_leaves_the_build_as_it_was_and_can_be_checked(project, plans, write, small, patcher):
+    small("size=1m")
+    write("guide")
+    before = tree(project / "build")
+    small("ro", again=True)
+    result = patcher("apply", "--series", "standard")
+    assert result.code == 2
+    assert os.strerror(errno.EROFS) in result.out + result.err
+    assert tree(project / "build") == before
+    assert patcher("check", "--series", "guide").code == 0
+    small("rw", again=True)
+    assert patcher("apply", "--series", "standard").code == 0
+    assert contents(project / "build") == expected(plans["standard"])
+
+
+@pytest.mark.parametrize("command", ["apply", "check", "diff"])
+@pytest.mark.parametrize("out", ["afile", "afile/build"])
+def test_file_in_place_of_the_folder_is_an_error_and_no_crash(project, patcher, command, out):
+    (project / "afile").write_text("mine\n")
+    result = patcher(command, "--out", out)
+    assert result.code in (1, 2)
+    assert "afile" in result.out + result.err
+    assert "Traceback" not in result.err
+    assert (project / "afile").read_text() == "mine\n"
+
+
+def test_link_to_a_folder_may_stand_for_the_folder(project, patcher, plans):
+    (project / "elsewhere").mkdir()
+    (project / "build").symlink_to("elsewhere")
+    assert patcher("apply", "--series", "guide").code == 0
+    assert (project / "build").is_symlink()
+    assert contents(project / "elsewhere") == expected(plans["guide"])
+
+
+# Kills
+
+WRITER = """
+import json, os, signal, sys
+from pathlib import Path
+from patcher import build
+from patcher.project import Project, Request
+
+plans = [
+    build.Plan(Request(series), [], [], [], {name: text.encode() for name, text in files.items()})
+    for series, files in json.loads(Path(sys.argv[4]).read_bytes()).items()
+]
+name, when, number = sys.argv[1:4]
+if name:
+    real, calls = getattr(os, name), []
+
+    def call(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == int(number) and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = real(*args, **kwargs)
+        if len(calls) == int(number):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(os, name, call)
+print("ready", flush=True)
+while True:
+    for plan in plans:
+        build.apply(Project(Path.cwd()), plan, Path("build"))
+    if name:
+        break
+"""
+
+
+@pytest.fixture
+def writer(project, plans, tmp_path):
+    """Starts a process that writes `standard` and `guide` in turn, without end or until its n-th call of a function."""
+    files = {series: {n: c.decode() for n, c in plans[series].files.items()} for series in ("standard", "guide")}
+    (tmp_path / "plans.json").write_text(json.dumps(files))  # so that it need not import LibCST and render
+
+    @contextlib.contextmanager
+    def start(name="", when="", number=0):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, name, when, str(number), str(tmp_path / "plans.json")],
+            cwd=project,
+            env=environment(),
+            stdout=subprocess.PIPE,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+    return start
+
+
+def settled(project: Path, plans, patcher) -> str:
+    """The series that build/ holds in full after a kill, or "interrupted"; anything else is a failure.
+
+    `check` has to say the same, and must not call a mixture fine.
+    """
+    files = {n: c for n, c in contents(project / "build").items() if not n.startswith(".patcher-")}
+    whole = [series for series in SERIES if files == expected(plans[series])]
+    fine = [series for series in SERIES if patcher("check", "--series", series).code == 0]
+    if (project / UNDO).exists():
+        assert fine == []
+        assert "an apply was interrupted" in patcher("check", "--series", "guide").out
+        return "interrupted"
+    assert len(whole) == 1
+    assert fine == whole
+    return whole[0]
+
+
+def repaired(project: Path, plans, patcher, series: str) -> None:
+    result = patcher("apply", "--series", series)
+    assert result.code == 0, result
+    assert patcher("check", "--series", series).code == 0
+    files = contents(project / "build")
+    if "nothing to do" not in result.out:
+        assert files == expected(plans[series])
+    # A run that has nothing to do does not look for what a killed one left lying.
+    assert {n: c for n, c in files.items() if not n.startswith(".patcher-")} == expected(plans[series])
+
+
+def test_kill_at_any_moment_leaves_a_whole_build_or_one_that_says_so(project, plans, write, patcher, writer):
+    write("guide")
+    moments = random.Random(20240815)
+    for number in range(25):
+        with writer() as process:
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(moments.uniform(0, 0.03))
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
+        settled(project, plans, patcher)
+        repaired(project, plans, patcher, SERIES[number % 2])
+
+
+STEPS = [
+    *(("replace", when, number) for number in (1, 2, 3) for when in ("before", "after")),
+    *(("rename", when, number) for number in (1, 2) for when in ("before", "after")),
+    ("link", "after", 2),
+    ("mkdir", "after", 2),
+    ("fsync", "before", 2),
+]
+
+
+@pytest.mark.parametrize("name, when, number", STEPS)
+def test_kill_between_two_steps_is_repaired_by_either_series(
+    project, plans, write, patcher, writer, name, when, number
+):
+    write("guide")
+    with writer(name, when, number) as process:
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    state = settled(project, plans, patcher)
+    committed = (name, when, number) == ("rename", "after", 2)
+    replacing = name == "replace" or (name, when, number) in [("rename", "after", 1), ("rename", "before", 2)]
+    assert state == ("standard" if committed else "interrupted" if replacing else "guide")
+    repaired(project, plans, patcher, "guide" if number % 2 else "standard")
+
+
+def test_kill_between_renames_of_a_first_build_is_repaired(project, plans, patcher, writer):
+    with writer("replace", "after", 2) as process:
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    assert "an apply was interrupted" in patcher("check").out
+    assert patcher("check").code == 1
+    repaired(project, plans, patcher, "guide")
+
+
+@pytest.mark.parametrize("name, number", [("replace", 1), ("replace", 2), ("replace", 3), ("rmdir", 1)])
+def test_kill_in_the_middle_of_a_repair_is_repaired_too(project, plans, write, patcher, writer, name, number):
+    write("guide")
+    for step in [("replace", "before", 3), (name, "before", number)]:
+        with writer(*step) as process:
+            assert process.wait(timeout=60) == -signal.SIGKILL
+        assert settled(project, plans, patcher) == "interrupted"
+    repaired(project, plans, patcher, "standard")
+
+
+def test_repair_puts_the_old_files_back_even_if_the_new_ones_are_then_refused(project, write, patcher, writer):
+    write("guide")
+    before = contents(project / "build")
+    with writer("replace", "after", 2) as process:
+        process.wait(timeout=60)
+    # Not of the interrupted write: somebody's own file, which stands in the way of the next one.
+    (project / "build/.patcher-undo/kept-dataparallel.py").write_bytes(b"mine\n")
+    result = patcher("apply", "--series", "standard")
+    assert result.code == 1
+    assert "build/dataparallel.py" in result.out
+    assert contents(project / "build") == {**before, "dataparallel.py": b"mine\n"}
+
+
+def test_leftovers_of_a_kill_do_not_outlive_the_next_run_that_writes(project, plans, write, patcher):
+    write("guide")
+    for name in (".patcher-new", ".patcher-drop"):
+        (project / "build" / name).mkdir()
+        (project / "build" / name / "distributed.py").write_text("half")
+    assert patcher("check", "--series", "guide").code == 0
+    write("standard")
+    assert contents(project / "build") == expected(plans["standard"])
+
+
+# Several at once
+
+
+def test_applies_at_the_same_time_end_in_one_of_their_builds(project, plans, patcher):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "patcher", "apply", "--series", SERIES[number % 2]],
+            cwd=project,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(8)
+    ]
+    for process in processes:
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    series = json.loads((project / "build/manifest.json").read_bytes())["series"]
+    assert contents(project / "build") == expected(plans[series])
+    assert patcher("check", "--series", series).code == 0
+
+
+def test_run_waits_for_the_one_that_holds_the_folder(project, plans, write):
+    write("guide")
+    process = None
+    with store._locked(project / "build"):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "patcher", "apply", "--series", "standard"], cwd=project, env=environment()
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1.5)
+        assert contents(project / "build") == expected(plans["guide"])
+    assert process.wait(timeout=60) == 0
+    assert contents(project / "build") == expected(plans["standard"])
