@@ -23,8 +23,8 @@ import digits  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 STAND_IN = ROOT / "tests" / "stand_in"
 
-# Upstream's schedule divides the learning rate by ten at epoch 30: counting from 23 gives seven epochs at the full rate and
-# two at a tenth of it.  Seen to end between 91 and 95 % with three seeds.
+# Upstream's schedule divides the learning rate by ten at epoch 30: counting from 23 gives seven epochs at the full rate
+# and two at a tenth of it.  Seen to end between 91 and 95 % with three seeds.
 RECIPE = ["--arch", "shufflenet_v2_x0_5", "--batch-size", "16", "--learning-rate", "0.03"]
 FIRST, LAST = 23, 32
 TARGET = 80.0  # per cent of the validation scans; chance is 10

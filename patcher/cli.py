@@ -33,6 +33,8 @@ exit status: 0 fine, 1 a human has to look, 2 bad usage, unreadable input or a c
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     args = _parser(argv).parse_args(argv)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a finding quotes code, which a terminal may not know
     try:
         return _run(args)
     except (Problem, Problems) as error:
@@ -78,7 +80,8 @@ def _nothing_to_do(args, project: Project, request: Request, out: Path) -> bool:
 
 def _request(args, project: Project, out: Path) -> Request:
     """What the command line asks for; for `check` and `diff`, else what the build was made as; else the default."""
-    sets = tuple(sorted(getattr(args, "set", None) or ()))
+    sets = {text.partition("=")[0]: text for text in getattr(args, "set", None) or ()}  # the last of two wins
+    sets = tuple(sorted(sets.values()))
     if args.command in ("check", "diff") and not args.series and not sets:
         try:
             written = manifest.read(out)

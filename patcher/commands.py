@@ -12,9 +12,10 @@ from patcher.report import Report, Row
 
 def run(args, project: Project, request: Request, out: Path) -> Report:
     """The command that `args` names.  Raises Problem(s), and then has changed nothing."""
+    target = Path(args.dir) if args.command == "export" else out
     for folder in (project.upstream.resolve(), project.patches.resolve()):
-        if folder in (out.resolve(), *out.resolve().parents):
-            raise UsageError(f"--out {out}: {folder.name}/ is what a build is made from")
+        if folder in (target.resolve(), *target.resolve().parents):
+            raise UsageError(f"{target}: nothing is written there, {folder.name}/ is what a build is made from")
     if args.command == "apply":
         return apply(project, request, out, args.overwrite)
     if args.command == "check":
@@ -23,7 +24,7 @@ def run(args, project: Project, request: Request, out: Path) -> Report:
         return diff(project, request, out, args.patch)
     if args.command == "list":
         return listing(project, args.series)
-    return export_to(project, request, Path(args.dir), args.overwrite)
+    return export_to(project, request, target, args.overwrite)
 
 
 def apply(project: Project, request: Request, out: Path, overwrite: bool) -> Report:
@@ -51,7 +52,7 @@ def diff(project: Project, request: Request, out: Path, names: list[str]) -> Rep
     for name in names:
         if known and name not in known:
             raise UsageError(f"series {request.series} has no patch {name!r}; it has: {', '.join(known)}")
-    if names and not plan.failed:
+    if names and plan.files:
         steps = export.steps({r.file: r.before for r in plan.rendered}, plan.patches)
         text = b"".join(steps[name] for name in known if name in names)
     else:

@@ -49,9 +49,14 @@ def request_of(manifest: dict) -> Request:
 
 
 def is_current(project: Project, request: Request, out: Path) -> bool:
-    """Whether every input and every output is, by its checksum, the one that the manifest names."""
+    """Whether every input and every output is, by its checksum, the one that the manifest names.
+
+    Never where a patch had no hit: an obsolete patch is to be named again and again, until it is deleted.
+    """
     manifest = read(out)
     if manifest is None or request_of(manifest) != request or (out / UNDO).exists():
+        return False
+    if not all(hits for patch in manifest["patches"] for hits in patch["hits"].values()):
         return False
     return manifest["inputs"] == project.inputs() and manifest["outputs"] == {
         n: file_sha256(out / n) for n in manifest["outputs"]

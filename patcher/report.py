@@ -126,7 +126,7 @@ def _console(stream):
         from rich.console import Console
     except ImportError:
         return None
-    return Console(file=stream)
+    return Console(file=stream, emoji=False)
 
 
 def _places(found) -> str:

@@ -3,9 +3,9 @@
     PYTHONPATH=tests/stand_in FAKE_GPUS=2 torchrun --nproc_per_node=2 build/distributed.py ...
 
 Python imports a module of this name at every start, so the command, its worker processes and what torchrun starts
-need no edit. Without FAKE_GPUS nothing happens. With FAKE_GPUS=N, torch has N pretended devices: indices are checked and refused
-as torch and CUDA refuse them, and the work itself is done on the CPU. With STAND_IN_LOG=FILE, each call
-of interest appends one line of JSON to FILE, with the process id and RANK.
+need no edit. Without FAKE_GPUS nothing happens. With FAKE_GPUS=N, torch has N pretended devices: indices are checked
+and refused as torch and CUDA refuse them, and the work itself is done on the CPU. With STAND_IN_LOG=FILE, each call of
+interest appends one line of JSON to FILE, with the process id and RANK.
 
 What it does not prove: anything about CUDA, NCCL (gloo takes its place), speed, device memory, or that a
 tensor is on the right device. Tensors stay on the CPU, and `torch.cuda.is_available()` stays False: a script that asks
@@ -29,7 +29,7 @@ def log(event, **details):
 
 @functools.cache
 def announce(devices):
-    """Say once a job, when the first device is asked for, that no GPU is at work; DataLoader workers inherit the cache."""
+    """Say once a job, when a device is first asked for, that no GPU is at work; DataLoader workers inherit the cache."""
     if os.environ.get("RANK", "0") == "0":
         print(f"stand-in: torch.cuda is played by the CPU, {devices} devices", file=sys.stderr, flush=True)
 
