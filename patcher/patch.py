@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -94,8 +95,7 @@ class Patch(cst.CSTTransformer):
         """The name that `import module` binds in this script; the import is added where it is missing."""
         bound = syntax.imported_as(self.module, module)
         if bound is None:
-            line = self._parse(f"import {module}\n")
-            self.insertions.append(lambda body: _insert(body, _end_of_preamble(body), line))
+            self._insert_import(f"import {module}", module)
         return bound or module
 
     def insert_function(self, name: str, file: str) -> None:
@@ -103,6 +103,7 @@ class Patch(cst.CSTTransformer):
 
         For a rewrite outside any function it goes behind the imports.  Inserted functions stand there by
         name, so that patches which insert can change places.  One that is there already is not inserted again.
+        What the function needs of the imports in its file is imported where the script does not.
         """
         source = self._added(file)
         text = next(
@@ -110,6 +111,9 @@ class Patch(cst.CSTTransformer):
             for node in source.body
             if isinstance(node, cst.FunctionDef) and node.name.value == name
         )
+        for statement, bound in _imports(source):
+            if bound in _names(text) and bound not in (name for _, name in _imports(self.module)):
+                self._insert_import(statement, bound)
         blank = (cst.EmptyLine(indent=False), cst.EmptyLine(indent=False))
         function = self._parse(text).with_changes(leading_lines=blank)
         if name not in self.inserted:
@@ -131,6 +135,12 @@ class Patch(cst.CSTTransformer):
         added = self._parse("\n".join([first.replace("parser.", f"{parser}.", 1), *rest]))
         if option not in self.inserted:
             self.insertions.append(lambda body: self._insert_sorted(body, option, added, _last_option(body) + 1))
+
+    def _insert_import(self, statement: str, bound: str) -> None:
+        line = self._parse(f"{statement}\n")
+        if statement not in self.inserted:
+            self.inserted[statement] = line
+            self.insertions.append(lambda body: _insert(body, _place_of_import(body, bound), line))
 
     def _insert_sorted(self, body: Body, name: str, statement: cst.BaseStatement, at: int) -> Body:
         """Insert at `at`, or among what patches have inserted there before: that is kept in order of `name`."""
@@ -209,6 +219,33 @@ def _end_of_imports(body: Body) -> int:
 
 def _last_option(body: Body) -> int:
     return max(i for i, statement in enumerate(body) if _adds_option(statement, None))
+
+
+def _imports(module: cst.Module) -> list[tuple[str, str]]:
+    """Every plain top-level import as code, with the name that it binds."""
+    found = []
+    for line in module.body:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            for alias in small.names if isinstance(small, cst.Import) else ():
+                code = module.code_for_node(alias.with_changes(comma=cst.MaybeSentinel.DEFAULT))
+                found.append((f"import {code}", alias.evaluated_alias or alias.evaluated_name.partition(".")[0]))
+    return found
+
+
+def _names(code: str) -> set[str]:
+    return set(re.findall(r"(?<![\w.])[^\W\d]\w*", code))
+
+
+def _place_of_import(body: Body, bound: str) -> int:
+    """In the script's first block of plain imports, by name: before the first that comes later in the alphabet."""
+    at = _end_of_preamble(body)
+    for index in range(at, len(body)):
+        small = body[index].body[0] if isinstance(body[index], cst.SimpleStatementLine) else None
+        if not isinstance(small, cst.Import) or (index > at and body[index].leading_lines):
+            return index if index > at else at
+        if small.names[0].evaluated_name > bound:
+            return index
+    return len(body)
 
 
 def _end_of_preamble(body: Body) -> int:

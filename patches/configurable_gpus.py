@@ -21,8 +21,9 @@ class ConfigurableGpus(Patch):
     origin = "https://github.com/tczhangzhi/pytorch-distributed"
     changes = [
         (
-            "p.add_argument('-x')\ndef main():\n    a = p.parse_args()\n    gpus = [0, 1]\n",
-            "p.add_argument('-x')\n...\ndef main():\n    a = p.parse_args()\n    gpus = select_gpus(a.gpus, p)\n",
+            "import torch\np.add_argument('-x')\ndef main():\n    a = p.parse_args()\n    gpus = [0, 1]\n",
+            "import torch\np.add_argument('-x')\n...\n"
+            "def main():\n    a = p.parse_args()\n    gpus = select_gpus(a.gpus, p)\n",
         ),
         ("device_ids = [0, 1]  # all\n", "device_ids = [4, 5, 6]  # all\n", {"gpus": "4-6"}),
     ]

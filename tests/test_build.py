@@ -109,16 +109,33 @@ def test_only_files_that_differ_are_written(built, patcher):
     assert (built / "build/dataparallel.py").stat().st_mtime_ns == before
 
 
+def drop_dataparallel(root: Path) -> None:
+    """A new upstream without dataparallel.py, and patches that fit it."""
+    (root / "upstream/dataparallel.py").unlink()
+    (root / "patches/configurable_gpus.py").unlink()
+    replace(root / "patches/__init__.py", b'    "configurable_gpus": {},\n', b"")
+    replace(root / "patches/reshape_topk.py", b', "dataparallel.py": {"accuracy": 1}', b"")
+    relock(root)
+
+
 def test_script_that_upstream_has_no_longer_does_not_stay_in_the_build(built, patcher):
     # It would look generated and up to date, and no manifest would know it.
-    (built / "upstream/dataparallel.py").unlink()
-    (built / "patches/configurable_gpus.py").unlink()
-    replace(built / "patches/__init__.py", b'    "configurable_gpus": {},\n', b"")
-    replace(built / "patches/reshape_topk.py", b', "dataparallel.py": {"accuracy": 1}', b"")
-    relock(built)
+    drop_dataparallel(built)
     assert patcher("apply").code == 0
-    stale = (built / "build/dataparallel.py").exists()
-    assert not stale or patcher("check").code == 1
+    assert sorted(path.name for path in (built / "build").iterdir()) == ["distributed.py", "manifest.json"]
+    assert patcher("check").code == 0
+
+
+def test_script_that_upstream_has_no_longer_stays_where_somebody_has_edited_it(built, patcher):
+    drop_dataparallel(built)
+    replace(built / "build/dataparallel.py", b"default=3200", b"default=32")
+    before = tree(built)
+    result = patcher("apply")
+    assert result.code == 1
+    assert "build/dataparallel.py: edited by hand" in result.out
+    assert tree(built) == before
+    assert patcher("apply", "--overwrite").code == 0
+    assert not (built / "build/dataparallel.py").exists()
 
 
 # Modes
@@ -241,13 +258,22 @@ def test_dangling_link_is_refused(project, patcher):
     assert not (project / "nowhere").exists()
 
 
-def test_folder_in_place_of_a_build_file_is_an_error_and_stays(project, patcher):
-    (project / "build/distributed.py").mkdir(parents=True)
-    result = patcher("apply")
+@pytest.mark.parametrize("command", ["apply", "check"])
+@pytest.mark.parametrize("name", FILES)
+def test_folder_in_place_of_a_build_file_is_an_error_and_stays(project, patcher, name, command):
+    (project / "build" / name).mkdir(parents=True)
+    result = patcher(command)
     assert result.code in (1, 2)
-    assert "build/distributed.py" in result.out + result.err
     assert "Traceback" not in result.err
-    assert list((project / "build").rglob("*")) == [project / "build/distributed.py"]
+    assert f"build/{name}" in result.out + result.err or (name, command) != ("manifest.json", "apply")
+    assert list((project / "build").rglob("*")) == [project / "build" / name]
+
+
+@pytest.mark.parametrize("name", ["patches/extra.py", "upstream/extra.json"])
+def test_folder_that_is_called_like_a_source_does_not_matter(built, patcher, name):
+    (built / name).mkdir()
+    result = patcher("check")
+    assert (result.code, result.err) == (0, "")
 
 
 # All or nothing
@@ -426,6 +452,24 @@ def test_crash_of_a_patch_at_work_is_a_finding_that_names_the_patch(project, pat
     assert f"patches/reshape_topk.py:{line}: " in result.out + result.err
     assert "nobody home" in result.out + result.err
     assert "fault of patcher itself" not in result.err
+    assert not (project / "build").exists()
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        pytest.param(b"    visible = ", b"    visible = = ", "", id="syntax error"),
+        pytest.param(b"def select_gpus(", b"def pick_gpus(", "select_gpus", id="no such function"),
+        pytest.param(b"'--gpus'", b"'--cards'", "--gpus", id="no such option"),
+    ],
+)
+def test_fault_in_inserted_code_is_a_finding_that_names_its_file(project, patcher, old, new, says):
+    replace(project / "patches/added/gpus.py", old, new, 1)
+    result = patcher("apply")
+    assert result.code in (1, 2)
+    assert "Traceback" not in result.err
+    assert "added/gpus.py" in result.out + result.err
+    assert says in result.out + result.err
     assert not (project / "build").exists()
 
 

@@ -217,6 +217,30 @@ def test_script_that_has_a_gpus_option_gets_no_second_one():
     assert once(source.encode(), make("configurable_gpus")).count(b"'--gpus'") == 1
 
 
+def test_script_that_has_a_function_of_an_inserted_name_is_not_given_a_second_one():
+    # Whichever comes last would be called by both.
+    source = SCRIPT + "\n\ndef gpu_ids(spec):\n    return 'mine'\n"
+    outcome = render("dataparallel.py", source.encode(), [make("configurable_gpus")]).outcomes[0]
+    assert outcome.verdict is Verdict.STALE
+
+
+def test_options_of_a_group_do_not_make_the_group_the_parser(tmp_path, monkeypatch, capsys):
+    # A group takes options like a parser, but cannot end the program like one.
+    group = "group = parser.add_argument_group('more')\ngroup.add_argument('-y')\n"
+    source = SCRIPT.replace("parser.add_argument('-x')\n", "parser.add_argument('-x')\n" + group)
+    with pytest.raises(SystemExit) as ended:
+        run_main(source.encode(), tmp_path, monkeypatch, "--gpus", "7")
+    assert ended.value.code == 2
+    assert "GPU 7 was asked for" in capsys.readouterr().err
+
+
+def test_functions_are_inserted_above_their_use_in_a_script_without_functions():
+    source = "import argparse\np = argparse.ArgumentParser()\np.add_argument('-x')\na = p.parse_args()\ngpus = [0, 1]\n"
+    for late in ("", "import late\n"):
+        result = once((source + late).encode(), make("configurable_gpus"))
+        assert result.index(b"def gpu_ids") < result.index(b"def select_gpus") < result.index(b"= select_gpus(")
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import REPO, environment, tree
 
-from patcher import build, store
+from patcher import build, manifest, store
 from patcher.problem import Problem
 from patcher.project import Project, Request
 
@@ -275,11 +275,12 @@ while True:
 @pytest.fixture
 def writer(project, plans, tmp_path):
     """Starts a process that writes `standard` and `guide` in turn, without end or until its n-th call of a function."""
-    files = {series: {n: c.decode() for n, c in plans[series].files.items()} for series in ("standard", "guide")}
-    (tmp_path / "plans.json").write_text(json.dumps(files))  # so that it need not import LibCST and render
+    turns = {series: plans[series] for series in ("standard", "guide")}
 
     @contextlib.contextmanager
-    def start(name="", when="", number=0):
+    def start(name="", when="", number=0, turns=turns):
+        files = {series: {n: c.decode() for n, c in plan.files.items()} for series, plan in turns.items()}
+        (tmp_path / "plans.json").write_text(json.dumps(files))  # so that it need not import LibCST and render
         process = subprocess.Popen(
             [sys.executable, "-c", WRITER, name, when, str(number), str(tmp_path / "plans.json")],
             cwd=project,
@@ -400,6 +401,50 @@ def test_leftovers_of_a_kill_do_not_outlive_the_next_run_that_writes(project, pl
     assert patcher("check", "--series", "guide").code == 0
     write("standard")
     assert contents(project / "build") == expected(plans["standard"])
+
+
+# Removals
+
+
+@pytest.fixture
+def less(plans):
+    """A plan of a build without dataparallel.py, which `write` has to remove."""
+    files = {name: content for name, content in plans["guide"].files.items() if name == "distributed.py"}
+    written = json.loads(plans["guide"].files["manifest.json"])
+    outputs = {name: digest for name, digest in written["outputs"].items() if name in files}
+    data = {key: value for key, value in written.items() if key != "sha256"}
+    files["manifest.json"] = manifest.serialise({**data, "outputs": outputs})
+    return plans["guide"]._replace(files=files)
+
+
+@pytest.mark.parametrize("name", ["replace", "rename", "unlink"])
+def test_failed_removal_is_undone(project, plans, write, less, monkeypatch, name):
+    write("guide")
+    before = tree(project / "build")
+    nth = 0
+    while True:
+        nth += 1
+        with monkeypatch.context() as patch:
+            calls = failing_from(patch, name, nth, errno.EIO)
+            try:
+                build.apply(Project(project), less, Path("build"))
+            except Problem:
+                assert tree(project / "build") == before, f"{name} number {nth}"
+            if len(calls) < nth:
+                break
+        write("guide", overwrite=True)
+        assert tree(project / "build") == before
+    assert nth > 1
+    assert contents(project / "build") == expected(less)
+
+
+@pytest.mark.parametrize("when, number", [("before", 1), ("after", 1), ("before", 2), ("after", 2)])
+def test_killed_removal_is_completed_by_the_next_run(project, write, less, writer, when, number):
+    write("guide")
+    with writer("rename", when, number, {"less": less}) as process:
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    build.apply(Project(project), less, Path("build"))
+    assert contents(project / "build") == expected(less)
 
 
 # Several at once

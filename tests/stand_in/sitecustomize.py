@@ -29,7 +29,7 @@ def log(event, **details):
 
 @functools.cache
 def announce(devices):
-    """Say once a job, when a device is first asked for, that no GPU is at work; DataLoader workers inherit the cache."""
+    """Say once a job, when a device is first asked for, that no GPU is at work; workers inherit the cache."""
     if os.environ.get("RANK", "0") == "0":
         print(f"stand-in: torch.cuda is played by the CPU, {devices} devices", file=sys.stderr, flush=True)
 
