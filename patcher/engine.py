@@ -138,19 +138,24 @@ def compile_check(file: str, source: bytes) -> None:
 
 
 def _check_encoding(file: str, source: bytes) -> None:
+    encoding, why = "utf-8", None
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-    except SyntaxError as error:  # a cookie that names no encoding, or another one than the BOM; or no text at all
+        source.decode(encoding)
+    except UnicodeDecodeError:
+        pass
+    except (SyntaxError, LookupError) as error:  # a cookie that names no encoding or not that of the BOM; or no text
         encoding, why = "utf-8", str(error)
-    else:
-        why = "source code cannot contain null bytes"
     try:
         source.decode(encoding)
     except UnicodeDecodeError as error:
         line = source.count(b"\n", 0, error.start) + 1
         raise _unreadable(file, line, 0, f"not {encoding}: byte 0x{source[error.start]:02x}") from None
-    if "null" not in why or b"\0" in source:
-        raise _unreadable(file, source.partition(b"\0")[0].count(b"\n") + 1 if b"\0" in source else 1, 0, why)
+    if why:
+        raise _unreadable(file, 1, 0, why)
+    if b"\0" in source:
+        line = source.partition(b"\0")[0].count(b"\n") + 1
+        raise _unreadable(file, line, 0, "source code cannot contain null bytes")
 
 
 def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequence[cst.CSTNode] = ()) -> cst.Module:

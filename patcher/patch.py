@@ -152,14 +152,14 @@ class Patch(cst.CSTTransformer):
         self.inserted[name] = statement
         return _insert(body, at, statement)
 
-    def parser_name(self) -> str | None:
-        """What the script calls its argparse parser: the one that takes its last top-level option."""
-        calls = [syntax.expression(s) for s in self.module.body if _adds_option(s, None)]
-        return calls[-1].func.value.value if calls and isinstance(calls[-1].func.value, cst.Name) else None
-
     def has_option(self, option: str) -> bool:
         """Whether the script has an option of this name already: a second one would make argparse raise."""
         return any(syntax.adds_option(node, option) for node in syntax.descendants(self.module))
+
+    def has_function(self, *names: str) -> bool:
+        """Whether the script has a function of one of these names that no patch has inserted."""
+        own = (s for s in self.module.body if isinstance(s, cst.FunctionDef) and s.name.value not in self.inserted)
+        return any(function.name.value in names for function in own)
 
     def _added(self, file: str) -> cst.Module:
         here = Path(sys.modules[type(self).__module__].__file__).parent
@@ -212,9 +212,13 @@ def _first_function(body: Body) -> int:
 
 
 def _end_of_imports(body: Body) -> int:
-    lines = (i + 1 for i, s in enumerate(body) if isinstance(s, cst.SimpleStatementLine))
-    imports = [i for i in lines if isinstance(body[i - 1].body[0], (cst.Import, cst.ImportFrom))]
-    return max(imports, default=_end_of_preamble(body))
+    """Behind the imports that the script begins with."""
+    at = _end_of_preamble(body)
+    while at < len(body) and isinstance(body[at], cst.SimpleStatementLine):
+        if not isinstance(body[at].body[0], (cst.Import, cst.ImportFrom)):
+            break
+        at += 1
+    return at
 
 
 def _last_option(body: Body) -> int:

@@ -31,7 +31,7 @@ class ConfigurableGpus(Patch):
 
     def __init__(self, gpus: "str | list[int] | None" = None):
         self.gpus = None if gpus is None else gpu_ids(gpus if isinstance(gpus, str) else ",".join(map(str, gpus)))
-        self.namespaces = {}  # what the script calls its parsed arguments, by function
+        self.parsed = {}  # by function, what the script calls its parsed arguments and its parser
         super().__init__(gpus=self.gpus)
 
     def done(self, node: cst.CSTNode) -> bool:
@@ -40,28 +40,29 @@ class ConfigurableGpus(Patch):
         if self.gpus is not None:
             return _ids(node.value) == self.gpus
         names = (n for n in syntax.descendants(node.value) if isinstance(n, cst.Name))
-        return any(n.value in ("select_gpus", self.namespace()) for n in names)
+        return any(n.value in ("select_gpus", self.names()[0]) for n in names)
 
-    def namespace(self) -> "str | None":
-        return self.namespaces.get(self.function, self.namespaces.get(MODULE))
+    def names(self) -> "tuple[str | None, str | None]":
+        return self.parsed.get(self.function, self.parsed.get(MODULE, (None, None)))
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
-        if syntax.is_method_call(node.value, "parse_args") and isinstance(target, cst.Name):
-            self.namespaces[self.function] = target.value
+        parses = syntax.is_method_call(node.value, "parse_args") and isinstance(node.value.func.value, cst.Name)
+        if parses and isinstance(target, cst.Name):
+            self.parsed[self.function] = target.value, node.value.func.value.value
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         if not _names_gpus(updated) or _ids(updated.value) in (None, self.gpus):
             return updated
         if self.gpus is not None:
             return updated.with_changes(value=cst.parse_expression(repr(self.gpus)))
-        parser = self.parser_name()
-        if parser is None or self.namespace() is None or self.has_option("--gpus"):
+        args, parser = self.names()
+        if args is None or self.has_option("--gpus") or self.has_function("gpu_ids", "select_gpus"):
             return updated
         self.insert_option("--gpus", "gpus.py", parser)
         self.insert_function("gpu_ids", "gpu_ids.py")
         self.insert_function("select_gpus", "gpus.py")
-        return updated.with_changes(value=cst.parse_expression(f"select_gpus({self.namespace()}.gpus, {parser})"))
+        return updated.with_changes(value=cst.parse_expression(f"select_gpus({args}.gpus, {parser})"))
 
 
 def _names_gpus(node: cst.CSTNode) -> bool:

@@ -300,16 +300,7 @@ def test_mark_changes_neither_encoding_nor_meaning(source):
     assert ast.dump(ast.parse(marked)) == ast.dump(ast.parse(source))
 
 
-HEAD = [
-    "",
-    "# A licence.",
-    "#!/bin/python",
-    "# coding: latin-1",
-    "# vim: set fileencoding=utf-8 :",
-    " \f# x",
-    "x = 1",
-    "''",
-]
+HEAD = ["", "# x", "#!/bin/python", "# coding: latin-1", "# vim: fileencoding=utf-8", " \f# x", "x = 1", "''"]
 
 
 @given(st.lists(st.sampled_from(HEAD), max_size=4), st.sampled_from(["\n", "\r\n"]), st.booleans())
@@ -323,9 +314,7 @@ def test_mark_is_one_line_more_and_no_other_encoding_or_meaning(head, newline, b
     except SyntaxError:  # a BOM against a cookie, or an indented first line
         return
     marked = mark(source, "@generated")
-    lines = marked.split(b"\n")
-    lines.remove(b"# @generated" + newline.encode().removesuffix(b"\n"))
-    assert b"\n".join(lines) == source
+    assert marked.replace(b"# @generated" + newline.encode(), b"", 1) == source
     assert tokenize.detect_encoding(io.BytesIO(marked).readline)[0] == encoding
     assert ast.dump(ast.parse(marked)) == meaning
 
@@ -345,9 +334,7 @@ def test_mark_is_one_line_more_and_no_other_encoding_or_meaning(head, newline, b
         pytest.param(b"x = 1\ny = '\x80'\n", 2, ..., "0x80", id="not utf-8 in the second line"),
         pytest.param(b"# coding: ascii\n# b\n# \xe9\n", 3, ..., "0xe9", id="not what the cookie says"),
         pytest.param(b"# coding: nosuch\n", 1, ..., "unknown encoding: nosuch", id="unknown encoding"),
-        pytest.param(
-            b"#!/bin/python\n# coding: null\n", 1, ..., "unknown encoding: null", id="encoding that is called null"
-        ),
+        pytest.param(b"# coding: null\nx = 1\n", 1, ..., "unknown encoding: null", id="encoding that is called null"),
         pytest.param(b"# coding: hex\nx = 1\n", 1, ..., "hex", id="codec that is no encoding"),
         pytest.param(b"\xef\xbb\xbf# coding: latin-1\nx = 1\n", 1, ..., "encoding", id="bom against the cookie"),
         pytest.param(b"x = 1\ny = 2\0\n", 2, ..., "null byte", id="null byte"),
