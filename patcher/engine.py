@@ -162,10 +162,11 @@ def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequenc
     """One pass of `patch` over all statements but `seen`; the patch keeps its findings in `hits` and `already_done`."""
     patch.module = module
     needles = [needle.decode("ascii") for needle in patch.needles]
-    skip = {id(node) for node in seen}
+    skip, added = {id(node) for node in seen}, patch.added_names()
     body: list[cst.BaseStatement] = []
     for statement in module.body:
-        if id(statement) in skip or not any(needle in printer.text(module, statement) for needle in needles):
+        ours = isinstance(statement, cst.FunctionDef) and statement.name.value in added
+        if ours or id(statement) in skip or not any(needle in printer.text(module, statement) for needle in needles):
             body.append(statement)
             continue
         before = len(patch.hits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +63,7 @@ class Patch(cst.CSTTransformer):
         self.insertions: list[Callable[[Body], Body]] = []
         self.inserted: dict[str, cst.BaseStatement] = {}  # by this patch and, where the engine says so, those before it
         self._scope: list[str] = []
+        self._parameters: list[list[str]] = []
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -117,6 +119,7 @@ class Patch(cst.CSTTransformer):
         blank = (cst.EmptyLine(indent=False), cst.EmptyLine(indent=False))
         function = self._parse(text).with_changes(leading_lines=blank)
         if name not in self.inserted:
+            self.inserted[name] = function
             place = _end_of_imports if self.function == MODULE else _first_function
             self.insertions.append(lambda body: self._insert_sorted(body, name, function, place(body)))
 
@@ -134,6 +137,7 @@ class Patch(cst.CSTTransformer):
         rest = [" " * (len(r) - len(r.lstrip()) + shift) + r.lstrip() if r else r for r in rest]
         added = self._parse("\n".join([first.replace("parser.", f"{parser}.", 1), *rest]))
         if option not in self.inserted:
+            self.inserted[option] = added
             self.insertions.append(lambda body: self._insert_sorted(body, option, added, _last_option(body) + 1))
 
     def _insert_import(self, statement: str, bound: str) -> None:
@@ -149,8 +153,12 @@ class Patch(cst.CSTTransformer):
             at += 1
         while at > 0 and names.get(id(body[at - 1]), name) > name:
             at -= 1
-        self.inserted[name] = statement
         return _insert(body, at, statement)
+
+    def parser_name(self) -> str | None:
+        """What the script calls its argparse parser: that on which it calls `parse_args`."""
+        calls = (n.func.value for n in syntax.descendants(self.module) if syntax.is_method_call(n, "parse_args"))
+        return next((parser.value for parser in calls if isinstance(parser, cst.Name)), None)
 
     def has_option(self, option: str) -> bool:
         """Whether the script has an option of this name already: a second one would make argparse raise."""
@@ -160,6 +168,11 @@ class Patch(cst.CSTTransformer):
         """Whether the script has a function of one of these names that no patch has inserted."""
         own = (s for s in self.module.body if isinstance(s, cst.FunctionDef) and s.name.value not in self.inserted)
         return any(function.name.value in names for function in own)
+
+    @classmethod
+    def added_names(cls) -> frozenset[str]:
+        """The functions of `patches/added/`.  Where a script has one it is ours, and no patch looks into it."""
+        return _functions_in(Path(sys.modules[cls.__module__].__file__).parent / "added")
 
     def _added(self, file: str) -> cst.Module:
         here = Path(sys.modules[type(self).__module__].__file__).parent
@@ -176,10 +189,17 @@ class Patch(cst.CSTTransformer):
         """The qualified name of the function or class that is being visited."""
         return ".".join(self._scope) or MODULE
 
+    @property
+    def parameters(self) -> list[str]:
+        """The positional parameters of the function that is being visited."""
+        return self._parameters[-1] if self._parameters else []
+
     def on_visit(self, node: cst.CSTNode) -> bool:
         kind = type(node)
         if kind is cst.FunctionDef or kind is cst.ClassDef:
             self._scope.append(node.name.value)
+        if kind is cst.FunctionDef:
+            self._parameters.append([parameter.name.value for parameter in node.params.params])
         visit = self._visitors.get(kind)
         return True if visit is None else visit(self, node) is not False
 
@@ -193,6 +213,8 @@ class Patch(cst.CSTTransformer):
             self.hits.append((self.function, original))
         if kind is cst.FunctionDef or kind is cst.ClassDef:
             self._scope.pop()
+        if kind is cst.FunctionDef:
+            self._parameters.pop()
         return result
 
     def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
@@ -200,6 +222,19 @@ class Patch(cst.CSTTransformer):
 
     def on_leave_attribute(self, original: cst.CSTNode, attribute: str) -> None:
         pass
+
+
+@functools.cache
+def _functions_in(folder: Path) -> frozenset[str]:
+    texts = (path.read_text(encoding="utf-8") for path in folder.glob("[!.]*.py"))
+    return frozenset(name for text in texts for name in re.findall(r"^def (\w+)", text, re.MULTILINE))
+
+
+def flag(value: bool | str) -> bool:
+    """An option that is on or off, as a series or `--set` gives it."""
+    if value not in (True, False, "true", "false"):
+        raise ValueError(f"expected true or false, found {value!r}")
+    return value in (True, "true")
 
 
 def _insert(body: Body, at: int, statement: cst.BaseStatement) -> Body:

@@ -20,6 +20,24 @@ def is_method_call(node: cst.CSTNode, name: str) -> bool:
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name
 
 
+def is_call(node: cst.CSTNode, dotted: str) -> bool:
+    """A call of exactly this name, such as `torch.cuda.set_device(...)`."""
+    return isinstance(node, cst.Call) and is_dotted(node.func, dotted)
+
+
+def is_dotted(node: cst.CSTNode, dotted: str) -> bool:
+    """`torch.cuda.set_device` without a call."""
+    rest, _, last = dotted.rpartition(".")
+    if not rest:
+        return is_name(node, last)
+    return isinstance(node, cst.Attribute) and node.attr.value == last and is_dotted(node.value, rest)
+
+
+def wrapped(function: str, value: cst.BaseExpression) -> cst.Call:
+    """`function(value)`."""
+    return cst.Call(cst.Name(function), [cst.Arg(value)])
+
+
 def argument(call: cst.Call, keyword: str) -> cst.Arg | None:
     """The argument that `call` passes by this keyword."""
     return next((arg for arg in call.args if is_name(arg.keyword, keyword)), None)
@@ -69,3 +87,31 @@ def imported_as(module: cst.Module, name: str) -> str | None:
                 if is_name(alias.name, name):
                     return alias.asname.name.value if alias.asname else name
     return None
+
+
+def without(block: cst.IndentedBlock, unwanted) -> cst.IndentedBlock:
+    """The block without its statements for which `unwanted` holds; comments above them stay, above what follows."""
+    body, above = [], []
+    for statement in block.body:
+        if unwanted(statement):
+            above += statement.leading_lines
+            continue
+        if any(line.comment for line in above) or not statement.leading_lines:
+            statement = statement.with_changes(leading_lines=[*above, *statement.leading_lines])
+        body.append(statement)
+        above = []
+    return block if len(body) == len(block.body) else block.with_changes(body=body, footer=[*above, *block.footer])
+
+
+def with_statement(block: cst.IndentedBlock, new: cst.BaseStatement, after) -> cst.IndentedBlock:
+    """The block with `new` behind its first statement for which `after` holds; itself where there is none."""
+    for index, statement in enumerate(block.body):
+        if after(statement):
+            return block.with_changes(body=[*block.body[: index + 1], new, *block.body[index + 1 :]])
+    return block
+
+
+def assigns(statement: cst.CSTNode, matches) -> bool:
+    """Whether a line is `name = value` with a value for which `matches` holds."""
+    value = expression(statement)
+    return value is not None and isinstance(statement.body[0], cst.Assign) and matches(value)

@@ -15,6 +15,11 @@ guide = {
 
 standard = guide | {
     "local_rank_from_env": {"fallback": True},
+    "configurable_gpus": {"optional": True},
+    "any_launcher": {},
+    "any_device": {},
+    "ended_process_group": {},
+    "rank_zero": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

@@ -3,7 +3,7 @@ import re
 import libcst as cst
 
 from patcher import Patch, syntax
-from patcher.patch import MODULE
+from patcher.patch import MODULE, flag
 from patches.added.gpu_ids import gpu_ids
 
 
@@ -12,8 +12,8 @@ class ConfigurableGpus(Patch):
 
     Upstream hard-codes `[0, 1, 2, 3]`, which fails on a smaller machine and wastes a
     larger one.  By default the script gets `--gpus` (every visible GPU, if not given); with
-    `gpus=0,1` that list is written into it, as the vendor's guide does by hand.  Either way
-    the first id is the home device: upstream reads `gpus[0]` wherever it needs one.
+    `gpus=0,1` that list is written into it, as the guide does by hand; with `optional` no GPU
+    is no error.  The first id is the home device: upstream reads `gpus[0]` for that.
     """
 
     sites = {"dataparallel.py": {"main": 1}}
@@ -29,10 +29,11 @@ class ConfigurableGpus(Patch):
     ]
     leaves = ["def main(gpus=[0, 1]):\n    gpus = [args.gpu]\n    sizes = [0, 1]\n"]
 
-    def __init__(self, gpus: "str | list[int] | None" = None):
+    def __init__(self, gpus: "str | list[int] | None" = None, optional: bool = False):
         self.gpus = None if gpus is None else gpu_ids(gpus if isinstance(gpus, str) else ",".join(map(str, gpus)))
         self.parsed = {}  # by function, what the script calls its parsed arguments and its parser
-        super().__init__(gpus=self.gpus)
+        self.optional = flag(optional)
+        super().__init__(gpus=self.gpus, optional=self.optional)
 
     def done(self, node: cst.CSTNode) -> bool:
         if not _names_gpus(node):
@@ -62,7 +63,8 @@ class ConfigurableGpus(Patch):
         self.insert_option("--gpus", "gpus.py", parser)
         self.insert_function("gpu_ids", "gpu_ids.py")
         self.insert_function("select_gpus", "gpus.py")
-        return updated.with_changes(value=cst.parse_expression(f"select_gpus({args}.gpus, {parser})"))
+        more = ", optional=True" if self.optional else ""
+        return updated.with_changes(value=cst.parse_expression(f"select_gpus({args}.gpus, {parser}{more})"))
 
 
 def _names_gpus(node: cst.CSTNode) -> bool:

@@ -1,6 +1,7 @@
 import libcst as cst
 
 from patcher import Patch, syntax
+from patcher.patch import flag
 
 
 class LocalRankFromEnv(Patch):
@@ -32,9 +33,7 @@ class LocalRankFromEnv(Patch):
     ]
 
     def __init__(self, fallback: bool = False):
-        if fallback not in (True, False, "true", "false"):
-            raise ValueError(f"expected true or false, found {fallback!r}")
-        self.fallback = fallback in (True, "true")
+        self.fallback = flag(fallback)
         super().__init__(fallback=self.fallback)
 
     def done(self, node: cst.CSTNode) -> bool:

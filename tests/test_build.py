@@ -143,9 +143,10 @@ def test_script_that_upstream_has_no_longer_stays_where_somebody_has_edited_it(b
 
 def test_mode_of_upstream_is_that_of_a_new_build_file(project, patcher):
     (project / "upstream/distributed.py").chmod(0o755)
+    (project / "upstream/dataparallel.py").chmod(0o640)
     patcher("apply")
     assert stat.S_IMODE((project / "build/distributed.py").stat().st_mode) == 0o755
-    assert stat.S_IMODE((project / "build/dataparallel.py").stat().st_mode) == 0o644
+    assert stat.S_IMODE((project / "build/dataparallel.py").stat().st_mode) == 0o640
 
 
 def test_mode_of_an_existing_build_file_is_kept(built, patcher):
@@ -400,6 +401,15 @@ def test_check_sees_any_flipped_byte_of_what_is_built_or_vendored(built, patcher
     said = complaint(patcher, name)
     (built / name).write_bytes(source)
     assert f" {name}:" in said
+
+
+def test_manifest_that_was_only_reformatted_is_not_as_apply_wrote_it(built, patcher):
+    path = built / "build/manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes())))
+    assert "build/manifest.json: not as `apply` wrote it" in complaint(patcher, "build/manifest.json")
+    assert patcher("apply").code == 1
+    assert patcher("apply", "--overwrite").code == 0
+    assert patcher("check").code == 0
 
 
 def test_edits_of_upstream_patch_and_build_have_three_messages(built, patcher):

@@ -646,6 +646,13 @@ def test_second_export_changes_nothing_and_a_different_file_is_refused(project, 
     assert (project / "out/reshape_topk.patch").read_text() != "mine"
 
 
+@pytest.mark.parametrize("situation", ["stale", "unparsable upstream", "edited upstream"])
+def test_nothing_is_exported_where_something_is_wrong(built, patcher, situation):
+    SITUATIONS[situation][0](built)
+    assert patcher("export", "out").code in (1, 2)
+    assert not (built / "out").exists()
+
+
 def test_obsolete_patch_is_not_exported(project, patcher):
     obsolete(project)
     assert patcher("export", "out").code == 0

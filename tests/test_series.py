@@ -5,6 +5,7 @@ import itertools
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import REPO, environment, load
@@ -287,3 +288,13 @@ def test_series_serves_every_purpose(series, tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize("without", NAMES)
 def test_without_one_patch_exactly_its_purpose_is_missed(series, without, tmp_path, monkeypatch, capfd):
     assert failing(series, without, tmp_path, monkeypatch) == {without}
+
+
+@pytest.mark.parametrize("series", SERIES)
+def test_every_name_in_a_built_script_is_defined_and_only_once(series, tmp_path):
+    # What a patch inserts uses imports and other functions, and has to bring those that are missing.
+    for name, source in rendered(patches_of(series)).items():
+        (tmp_path / name).write_bytes(source)
+    check = [Path(sys.executable).parent / "ruff", "check", "--isolated", "--no-cache", "--output-format", "concise"]
+    done = subprocess.run([*check, "--select", "F821,F811", tmp_path], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "All checks passed!\n")

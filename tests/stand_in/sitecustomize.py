@@ -71,11 +71,27 @@ def play(torch, devices):
         existing(device)
         return self
 
+    def stays(to):
+        """`.to(...)` that does not go to a pretended device, but does all else that was asked of it."""
+
+        def wrapper(self, *args, **kwargs):
+            def moves(target):
+                is_place = isinstance(target, (str, torch.device))
+                return is_place and torch.device(target).type == "cuda" and existing(target) is not None
+
+            args = [arg for arg in args if not moves(arg)]
+            kwargs = {key: value for key, value in kwargs.items() if key != "device" or not moves(value)}
+            return to(self, *args, **kwargs) if args or kwargs.keys() - {"non_blocking"} else self
+
+        return wrapper
+
     torch.cuda.device_count = device_count
     torch.cuda.set_device = set_device
     torch.cuda.current_device = lambda: existing(None)
     torch.Tensor.cuda = cuda
     torch.nn.Module.cuda = cuda
+    torch.Tensor.to = stays(torch.Tensor.to)
+    torch.nn.Module.to = stays(torch.nn.Module.to)
 
     start = dist.init_process_group
 

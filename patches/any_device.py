@@ -1,0 +1,78 @@
+import libcst as cst
+
+from patcher import Patch, syntax
+
+INIT, SET = "dist.init_process_group", "torch.cuda.set_device"
+
+
+class AnyDevice(Patch):
+    """Run on CUDA, another accelerator or the CPU: choose the device once, then move everything to it.
+
+    The device is current before the process group is made, so that no rank takes memory on
+    GPU 0; more processes than devices are refused in one line.
+    """
+
+    sites = {
+        "distributed.py": {"main_worker": 7, "train": 2, "validate": 2},
+        "dataparallel.py": {"main_worker": 6, "train": 2, "validate": 2},
+    }
+    needles = (b".cuda", b"init_process_group", b".to(")
+    origin = "https://github.com/pytorch/examples/issues/969"
+    changes = [
+        (
+            "def train(loader, gpu, args):\n    x = x.cuda(gpu, non_blocking=True)\n",
+            "def train(loader, gpu, args):\n    x = x.to(args.device, non_blocking=True)\n",
+        ),
+    ]
+    leaves = ["def main_worker(args):\n    n = torch.cuda.device_count()\n    x = x.to(device)\n"]
+
+    def __init__(self):
+        super().__init__()
+        self.joined = False  # whether there is a process group, which then sees to the device
+
+    def done(self, node: cst.CSTNode) -> bool:
+        return syntax.is_method_call(node, "to") and syntax.is_dotted(node.args[0].value, f"{self.args}.device")
+
+    @property
+    def args(self) -> str:
+        return self.parameters[-1] if self.parameters else ""
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        if syntax.is_call(updated, INIT):
+            self.joined = True
+            self.insert_option("--device", "device.py", self.parser_name())
+            for name in ("device_kind", "select_device", "join_process_group"):
+                self.insert_function(name, "device.py")
+            self.insert_function("fail", "fail.py")
+            return cst.parse_expression(f"join_process_group({self.args})")
+        if syntax.is_call(updated, "nn.DataParallel"):
+            self.insert_function("data_parallel", "device.py")
+            return cst.parse_expression(f"data_parallel(model, gpus, {self.args}.device)")
+        if not syntax.is_method_call(updated, "cuda"):
+            return updated
+        device = cst.Arg(cst.parse_expression(f"{self.args}.device"))
+        kept = [arg for arg in updated.args if arg.keyword]
+        func = updated.func.with_changes(attr=cst.Name("to"))
+        return updated.with_changes(func=func, args=[device, *kept])
+
+    def leave_Arg(self, original: cst.Arg, updated: cst.Arg) -> cst.Arg:
+        if syntax.is_name(updated.keyword, "pin_memory") and syntax.is_name(updated.value, "True"):
+            return updated.with_changes(value=cst.parse_expression(f"{self.args}.device.type == 'cuda'"))
+        if syntax.is_name(updated.keyword, "device_ids") and self.joined and isinstance(updated.value, cst.List):
+            ids = f"[{self.args}.device] if {self.args}.device.type == 'cuda' else None"
+            return updated.with_changes(value=cst.parse_expression(ids))
+        return updated
+
+    def leave_Expr(self, original: cst.Expr, updated: cst.Expr) -> "cst.Expr | cst.Assign":
+        if not syntax.is_call(updated.value, SET) or self.joined:
+            return updated
+        self.insert_option("--device", "device.py", self.parser_name())
+        for name in ("device_kind", "select_device", "home_device"):
+            self.insert_function(name, "device.py")
+        self.insert_function("fail", "fail.py")
+        return cst.parse_statement(f"{self.args}.device = home_device({self.args}.device, gpus)").body[0]
+
+    def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
+        if not self.joined:
+            return updated
+        return syntax.without(updated, lambda line: syntax.is_call(syntax.expression(line), SET))

@@ -1,0 +1,41 @@
+import libcst as cst
+
+from patcher import Patch, syntax
+
+
+class AnyLauncher(Patch):
+    """Start under torchrun, torch.distributed.launch, srun or plain python: ask the launcher who this process is.
+
+    The launchers say so in different ways, and old wrappers still pass `--local_rank`, newer ones
+    `--local-rank`: both are taken, and what the environment says wins.
+    """
+
+    sites = {"distributed.py": {"<module>": 1, "main": 1}}
+    needles = (b"local_rank", b"local-rank", b"parse_args")
+    origin = "https://github.com/huggingface/pytorch-image-models/issues/1336"
+    changes = [
+        (
+            "import os\nimport re\np.add_argument('--local_rank', type=int)\ndef main():\n    a = p.parse_args()\n",
+            "import os\nimport re\np.add_argument('--local_rank', '--local-rank', type=int)\n...\n"
+            "def main():\n    a = join_launch(p.parse_args())\n",
+        ),
+    ]
+    leaves = ["def main():\n    a = p.parse_known_args()\n", "p.add_argument('--rank', dest='local_rank')\n"]
+
+    def done(self, node: cst.CSTNode) -> bool:
+        return syntax.is_call(node, "join_launch")
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        old, new = "--local_rank", "--local-rank"
+        if syntax.adds_option(updated, old) and not syntax.adds_option(updated, new):
+            first, *rest = updated.args
+            comma = first.comma if rest else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            second = first.with_changes(value=cst.SimpleString(f"'{new}'"))
+            return updated.with_changes(args=[first.with_changes(comma=comma), second, *rest])
+        return updated
+
+    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
+        if self.function != "main" or not syntax.is_method_call(updated.value, "parse_args"):
+            return updated
+        self.insert_function("join_launch", "launch.py")
+        return updated.with_changes(value=syntax.wrapped("join_launch", updated.value))

@@ -1,0 +1,47 @@
+import libcst as cst
+
+from patcher import Patch, syntax
+
+FUNCTIONS = {"print": "print_once", "warnings.warn": "warn_once"}
+
+
+class RankZero(Patch):
+    """Let rank 0 of the whole job alone print, warn and save.
+
+    Upstream prints on every rank, and saves on local rank 0, which every node has: on a shared disk
+    they write one file at once.
+    """
+
+    sites = {"distributed.py": {"main": 1, "main_worker": 3, "validate": 1, "ProgressMeter.display": 1}}
+    needles = (b"print(", b"warnings.warn(", b"local_rank == 0", b"is_rank_zero", b"print_once")
+    origin = "https://github.com/NVIDIA/apex/issues/886"
+    changes = [
+        (
+            "import os\nimport warnings\ndef f(args):\n    print('x')\n    if args.local_rank == 0:\n        save()\n",
+            "import os\nimport warnings\n...\n"
+            "def f(args):\n    print_once('x')\n    if is_rank_zero():\n        save()\n",
+        ),
+    ]
+    leaves = ["def f(args):\n    if args.local_rank == 1:\n        pprint('x')\n        log.print('x')\n"]
+
+    def done(self, node: cst.CSTNode) -> bool:
+        return syntax.is_call(node, "is_rank_zero") or syntax.is_call(node, "print_once")
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        for old, new in FUNCTIONS.items():
+            if syntax.is_call(updated, old):
+                self._add(new)
+                return updated.with_changes(func=cst.Name(new))
+        return updated
+
+    def leave_Comparison(self, original: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
+        rank = isinstance(updated.left, cst.Attribute) and updated.left.attr.value in ("local_rank", "gpu")
+        test = updated.comparisons[0]
+        if not rank or not isinstance(test.operator, cst.Equal) or syntax.integer(test.comparator) != 0:
+            return updated
+        self._add("is_rank_zero")
+        return cst.parse_expression("is_rank_zero()")
+
+    def _add(self, name: str) -> None:
+        for function in dict.fromkeys((name, "is_rank_zero")):
+            self.insert_function(function, "rank_zero.py")

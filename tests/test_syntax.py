@@ -1,0 +1,77 @@
+"""Predicates over nodes: what they take, and the look-alikes that they do not."""
+
+import libcst as cst
+import pytest
+
+from patcher import syntax
+
+
+def node(source: str) -> cst.BaseExpression:
+    return cst.parse_expression(source)
+
+
+@pytest.mark.parametrize("source, is_one", [("a.view(1)", True), ("a.b().view()", True), ("a[0].view", False)])
+def test_method_call_is_a_call_of_an_attribute(source, is_one):
+    assert syntax.is_method_call(node(source), "view") == is_one
+
+
+@pytest.mark.parametrize("source", ["view(1)", "a.viewer(1)", "a.view.b(1)", "a.view[0](1)", "a(view)"])
+def test_look_alike_of_a_method_call_is_none(source):
+    assert not syntax.is_method_call(node(source), "view")
+
+
+@pytest.mark.parametrize(
+    "source, value",
+    [("0", 0), ("-1", -1), ("- 1", -1), ("--1", 1), ("(3)", 3), ("0x10", 16), ("1_000", 1000)]
+    + [(source, None) for source in ("1.0", "+1", "~1", "a", "'1'", "1 - 2", "True", "-a")],
+)
+def test_integer_is_the_value_of_a_literal(source, value):
+    assert syntax.integer(node(source)) == value
+
+
+@pytest.mark.parametrize(
+    "source, value",
+    [("'a'", "a"), ('"""a"""', "a"), ("r'\\a'", "\\a"), ("'\\x41'", "A")]
+    + [(source, None) for source in ("b'a'", "f'a'", "'a' 'b'", "a", "1")],
+)
+def test_string_is_the_value_of_a_plain_literal(source, value):
+    assert syntax.string(node(source)) == value
+
+
+@pytest.mark.parametrize(
+    "source, adds",
+    [
+        ("p.add_argument('--gpus')", True),
+        ("self.parser.add_argument('-g', '--gpus', type=int)", True),
+        ("p.add_argument('--gpu')", False),
+        ("p.add_argument('-g', help='--gpus')", False),
+        ("p.add_argument(name)", False),
+        ("add_argument('--gpus')", False),
+        ("p.add_option('--gpus')", False),
+    ],
+)
+def test_option_is_added_by_one_of_its_spellings(source, adds):
+    assert syntax.adds_option(node(source), "--gpus") == adds
+
+
+@pytest.mark.parametrize(
+    "source, name",
+    [
+        ("import os\n", "os"),
+        ("import a, os as o, b\n", "o"),
+        ("x = 1; import os\n", "os"),
+        ("import os.path\n", None),
+        ("from os import path\n", None),
+        ("def f():\n    import os\n", None),
+        ("if x:\n    import os\n", None),
+        ("os = 1\n", None),
+    ],
+)
+def test_name_of_an_imported_module_is_the_one_that_the_top_level_binds(source, name):
+    assert syntax.imported_as(cst.parse_module(source), "os") == name
+
+
+def test_argument_is_found_by_keyword_only():
+    call = node("f(default, type=int, default=1)")
+    assert syntax.argument(call, "default") is call.args[2]
+    assert syntax.argument(call, "int") is None
