@@ -16,6 +16,7 @@ guide = {
 standard = guide | {
     "local_rank_from_env": {"fallback": True},
     "world_size": {},
+    "node_batch": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

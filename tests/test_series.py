@@ -135,7 +135,7 @@ def test_series_on_top_of_any_part_of_it_ends_in_the_same_bytes(series, size):
 
 @pytest.mark.parametrize("series", SERIES)
 def test_twenty_lines_on_top_change_no_edit(series):
-    top = b"".join(b"x%d = %d  # one more\n" % (i, i) for i in range(20))
+    top = b"".join(b"# line %d\n" % i for i in range(20))
     golden = rendered(patches_of(series))
     shifted = rendered(patches_of(series), {name: top + source for name, source in SCRIPTS.items()})
     assert shifted == {name: top + source for name, source in golden.items()}
@@ -275,11 +275,46 @@ def averages_over_the_processes(distributed, dataparallel, monkeypatch):
     assert called == [2, 1]
 
 
+def loaders(distributed, monkeypatch, images, batch_size, rank=0, world=1):
+    """The loaders, for training and for validation, that rank `rank` of `world` on one node makes of so many images."""
+    import torch
+
+    for name, value in (("RANK", rank), ("WORLD_SIZE", world), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", world)):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr("sys.argv", ["distributed.py", "--epochs", "1", "--batch-size", str(batch_size)])
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *args, **kwargs: None)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda *group: world)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda *group: rank)
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda model, **kwargs: model)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
+    monkeypatch.setattr("torch.nn.Module.cuda", lambda self, device=None: self)
+    monkeypatch.setitem(distributed.models.__dict__, "resnet18", lambda **kwargs: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(distributed.datasets, "ImageFolder", lambda *args: range(images))
+    monkeypatch.setattr(distributed, "save_checkpoint", lambda *args: None)
+    seen = []
+    monkeypatch.setattr(distributed, "train", lambda loader, *args: seen.append(loader))
+    monkeypatch.setattr(distributed, "validate", lambda loader, *args: seen.append(loader) or 0.0)
+    args = distributed.parser.parse_args()
+    args.nprocs = 8  # as upstream has it
+    distributed.main_worker(rank, args.nprocs, args)
+    return seen
+
+
+def takes_the_batch_that_the_node_was_given(distributed, dataparallel, monkeypatch):
+    train_loader, _ = loaders(distributed, monkeypatch, images=24, batch_size=12, rank=1, world=3)
+    assert train_loader.batch_size == 4
+    with pytest.raises(SystemExit):
+        loaders(distributed, monkeypatch, images=24, batch_size=256, rank=1, world=3)
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
     "configurable_gpus": uses_the_gpus_asked_for,
     "world_size": averages_over_the_processes,
+    "node_batch": takes_the_batch_that_the_node_was_given,
 }
 
 
@@ -293,8 +328,9 @@ def failing(series, without, folder, monkeypatch) -> set[str]:
     missed = set()
     for name in PROJECT.series(series):
         try:
-            PURPOSES[name](*modules, monkeypatch)
-        except (AssertionError, RuntimeError, SystemExit):
+            with monkeypatch.context() as context:
+                PURPOSES[name](*modules, context)
+        except (AssertionError, RuntimeError, SystemExit, pytest.fail.Exception):
             missed.add(name)
     return missed
 
