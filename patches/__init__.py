@@ -17,6 +17,7 @@ standard = guide | {
     "local_rank_from_env": {"fallback": True},
     "world_size": {},
     "node_batch": {},
+    "val_sampler": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

@@ -2,7 +2,10 @@
 
 import pytest
 
-from patches.added.split_batch import split_batch
+torch = pytest.importorskip("torch")
+
+from patches.added.slice_of_rank import slice_of_rank  # noqa: E402
+from patches.added.split_batch import split_batch  # noqa: E402
 
 
 def processes(monkeypatch, node=None, job=None, rank=0):
@@ -38,3 +41,17 @@ def test_batch_that_cannot_be_split_is_one_line_with_both_numbers(batch_size, no
             split_batch(batch_size)
         assert ended.value.code == 2
     assert capsys.readouterr() == ("", f"distributed.py: error: {words}\n")
+
+
+@pytest.mark.parametrize("images, world", [(70, 3), (70, 4), (3, 8), (5, 1), (0, 2)])
+def test_slices_of_all_ranks_hold_every_index_once_and_in_order(images, world, monkeypatch):
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: world)
+    slices = []
+    for rank in range(world):
+        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
+        slices.append(slice_of_rank(range(images)))
+    assert sorted(index for indices in slices for index in indices) == list(range(images))
+    assert all(list(indices) == sorted(indices) for indices in slices)
+    assert max(map(len, slices)) - min(map(len, slices)) <= 1
+    read = [image.item() for indices in slices for image in torch.utils.data.DataLoader(range(images), sampler=indices)]
+    assert sorted(read) == list(range(images))

@@ -309,12 +309,24 @@ def takes_the_batch_that_the_node_was_given(distributed, dataparallel, monkeypat
         loaders(distributed, monkeypatch, images=24, batch_size=256, rank=1, world=3)
 
 
+def validates_every_image_once(distributed, dataparallel, monkeypatch):
+    for images, world in ((5, 4), (3, 8), (9, 1)):
+        slices = []
+        for rank in range(world):
+            with monkeypatch.context() as context:
+                _, val_loader = loaders(distributed, context, images, 8 * world, rank, world)
+                slices.append(list(val_loader.sampler))
+        assert sorted(sum(slices, [])) == list(range(images))
+        assert slices == [sorted(indices) for indices in slices]
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
     "configurable_gpus": uses_the_gpus_asked_for,
     "world_size": averages_over_the_processes,
     "node_batch": takes_the_batch_that_the_node_was_given,
+    "val_sampler": validates_every_image_once,
 }
 
 
