@@ -162,10 +162,10 @@ def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequenc
     """One pass of `patch` over all statements but `seen`; the patch keeps its findings in `hits` and `already_done`."""
     patch.module = module
     needles = [needle.decode("ascii") for needle in patch.needles]
-    skip, added = {id(node) for node in seen}, patch.added_names()
+    skip = {id(node) for node in seen}
     body: list[cst.BaseStatement] = []
     for statement in module.body:
-        ours = isinstance(statement, cst.FunctionDef) and statement.name.value in added
+        ours = patch.is_added(statement)
         if ours or id(statement) in skip or not any(needle in printer.text(module, statement) for needle in needles):
             body.append(statement)
             continue

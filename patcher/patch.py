@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import sys
@@ -118,7 +119,7 @@ class Patch(cst.CSTTransformer):
                 self._insert_import(statement, bound)
         blank = (cst.EmptyLine(indent=False), cst.EmptyLine(indent=False))
         function = self._parse(text).with_changes(leading_lines=blank)
-        if name not in self.inserted:
+        if name not in self.inserted and self._own_function(name) is None:
             self.inserted[name] = function
             place = _end_of_imports if self.function == MODULE else _first_function
             self.insertions.append(lambda body: self._insert_sorted(body, name, function, place(body)))
@@ -165,14 +166,24 @@ class Patch(cst.CSTTransformer):
         return any(syntax.adds_option(node, option) for node in syntax.descendants(self.module))
 
     def has_function(self, *names: str) -> bool:
-        """Whether the script has a function of one of these names that no patch has inserted."""
-        own = (s for s in self.module.body if isinstance(s, cst.FunctionDef) and s.name.value not in self.inserted)
-        return any(function.name.value in names for function in own)
+        """Whether the script has a function of one of these names that is not the one in `patches/added/`."""
+        return any(self._own_function(name) not in (None, self._added_functions()[name]) for name in names)
+
+    def _own_function(self, name: str) -> str | None:
+        for node in self.module.body:
+            if isinstance(node, cst.FunctionDef) and node.name.value == name:
+                code = self.module.code_for_node(node.with_changes(leading_lines=()))
+                return code.replace(self.module.default_newline, "\n").strip()
+        return None
 
     @classmethod
-    def added_names(cls) -> frozenset[str]:
-        """The functions of `patches/added/`.  Where a script has one it is ours, and no patch looks into it."""
+    def _added_functions(cls) -> Mapping[str, str]:
+        """The text of each function in `patches/added/`."""
         return _functions_in(Path(sys.modules[cls.__module__].__file__).parent / "added")
+
+    def is_added(self, statement: cst.CSTNode) -> bool:
+        """Whether a statement is a function of the name of one that patches insert: no patch looks into it."""
+        return isinstance(statement, cst.FunctionDef) and statement.name.value in self._added_functions()
 
     def _added(self, file: str) -> cst.Module:
         here = Path(sys.modules[type(self).__module__].__file__).parent
@@ -225,9 +236,13 @@ class Patch(cst.CSTTransformer):
 
 
 @functools.cache
-def _functions_in(folder: Path) -> frozenset[str]:
-    texts = (path.read_text(encoding="utf-8") for path in folder.glob("[!.]*.py"))
-    return frozenset(name for text in texts for name in re.findall(r"^def (\w+)", text, re.MULTILINE))
+def _functions_in(folder: Path) -> dict[str, str]:
+    found = {}
+    for path in folder.glob("[!.]*.py"):
+        text = path.read_text(encoding="utf-8")
+        functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+        found |= {node.name: ast.get_source_segment(text, node) for node in functions}
+    return found
 
 
 def flag(value: bool | str) -> bool:

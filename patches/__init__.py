@@ -20,6 +20,9 @@ standard = guide | {
     "any_device": {},
     "ended_process_group": {},
     "rank_zero": {},
+    "world_size": {},
+    "node_batch": {},
+    "val_sampler": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

@@ -10,10 +10,8 @@ from patches.added.gpu_ids import gpu_ids
 class ConfigurableGpus(Patch):
     """Choose the GPUs with --gpus at run time, or write another list at patch time.
 
-    Upstream hard-codes `[0, 1, 2, 3]`, which fails on a smaller machine and wastes a
-    larger one.  By default the script gets `--gpus` (every visible GPU, if not given); with
-    `gpus=0,1` that list is written into it, as the guide does by hand; with `optional` no GPU
-    is no error.  The first id is the home device: upstream reads `gpus[0]` for that.
+    The default of `--gpus` is every visible GPU.  The option `gpus=0,1` writes that list into the
+    script, as the guide does by hand; with `optional` it is no error that there is no GPU.
     """
 
     sites = {"dataparallel.py": {"main": 1}}
@@ -27,7 +25,7 @@ class ConfigurableGpus(Patch):
         ),
         ("device_ids = [0, 1]  # all\n", "device_ids = [4, 5, 6]  # all\n", {"gpus": "4-6"}),
     ]
-    leaves = ["def main(gpus=[0, 1]):\n    gpus = [args.gpu]\n    sizes = [0, 1]\n"]
+    leaves = ["def main(gpus=[0, 1]):\n    gpus = [args.gpu]\n"]
 
     def __init__(self, gpus: "str | list[int] | None" = None, optional: bool = False):
         self.gpus = None if gpus is None else gpu_ids(gpus if isinstance(gpus, str) else ",".join(map(str, gpus)))
@@ -43,7 +41,7 @@ class ConfigurableGpus(Patch):
         names = (n for n in syntax.descendants(node.value) if isinstance(n, cst.Name))
         return any(n.value in ("select_gpus", self.names()[0]) for n in names)
 
-    def names(self) -> "tuple[str | None, str | None]":
+    def names(self) -> tuple:
         return self.parsed.get(self.function, self.parsed.get(MODULE, (None, None)))
 
     def visit_Assign(self, node: cst.Assign) -> None:

@@ -1,0 +1,57 @@
+import libcst as cst
+
+from patcher import Patch, syntax
+
+
+class NodeBatch(Patch):
+    """Split the batch over the processes of the node, and refuse one that does not split evenly.
+
+    `--batch-size` is the total of the node, as its help says.  Upstream divides it by the number of visible
+    GPUs and drops the remainder: `-b 10` on four trains with 8 images a step, `-b 4` on eight with none.
+    """
+
+    sites = {"distributed.py": {"main_worker": 1}}
+    needles = (b"batch_size",)
+    origin = "https://github.com/hancyran/RepSurf/issues/14"
+    changes = [
+        (
+            "def f():\n    args.batch_size = int(args.batch_size / nprocs)  # its own\n",
+            "...\ndef f():\n    args.batch_size = split_batch(args.batch_size)  # its own\n",
+        ),
+        (
+            "def f():\n    a.batch_size = int(a.batch_size / a.world_size)\n",
+            "...\ndef f():\n    a.batch_size = split_batch(a.batch_size)\n",
+        ),
+        (
+            "def f():\n    a.batch_size = a.batch_size // n\n",
+            "...\ndef f():\n    a.batch_size = split_batch(a.batch_size)\n",
+        ),
+    ]
+    leaves = [
+        "args.workers = int(args.workers / nprocs)\n",
+        "args.batch_size = int(args.batch_size * nprocs)\n",
+        "args.batch_size = int(args.workers / nprocs)\n",
+        "size = int(args.batch_size / nprocs)\n",
+    ]
+
+    def done(self, node: cst.CSTNode) -> bool:
+        return isinstance(node, cst.Call) and syntax.is_name(node.func, "split_batch")
+
+    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
+        target = updated.targets[0].target
+        if not isinstance(target, cst.Attribute) or target.attr.value != "batch_size":
+            return updated
+        whole = _divided(updated.value)
+        if whole is None or not whole.deep_equals(target) or self.has_function("split_batch", "fail"):
+            return updated
+        self.insert_function("fail", "fail.py")
+        self.insert_function("split_batch", "split_batch.py")
+        return updated.with_changes(value=cst.Call(cst.Name("split_batch"), [cst.Arg(whole)]))
+
+
+def _divided(node: cst.BaseExpression) -> "cst.BaseExpression | None":
+    """What `int(x / n)` or `x // n` divides; None for anything else."""
+    division = cst.FloorDivide
+    if isinstance(node, cst.Call) and syntax.is_name(node.func, "int") and len(node.args) == 1:
+        node, division = node.args[0].value, cst.Divide
+    return node.left if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, division) else None
