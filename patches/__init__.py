@@ -20,6 +20,7 @@ standard = guide | {
     "any_device": {},
     "ended_process_group": {},
     "rank_zero": {},
+    "topology_line": {},
     "world_size": {},
     "node_batch": {},
     "val_sampler": {},

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +17,10 @@ from patcher import build, upstream
 from patcher.project import Project, Request
 
 REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO / "examples"))
+import digits  # noqa: E402
+
+TORCHRUN = ["-m", "torch.distributed.run", "--local-addr=127.0.0.1"]
 
 
 class Result(NamedTuple):
@@ -54,7 +59,7 @@ def pristine_build(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def built(project, pristine_build) -> Path:
+def fresh(project, pristine_build) -> Path:
     """The root of a project whose default build has been applied."""
     shutil.copytree(pristine_build, project / "build")
     return project
@@ -129,3 +134,62 @@ def load(path: Path, name: str = "script"):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+# Ring 3: real processes
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """Ten classes with two images each to train on and two to validate."""
+    return digits.write(tmp_path_factory.mktemp("data") / "digits", limit=2)
+
+
+@pytest.fixture(scope="session")
+def build_of(tmp_path_factory):
+    """A function that gives the folder built with these arguments to `apply`."""
+    folders = {}
+
+    def build(*arguments):
+        if arguments not in folders:
+            folders[arguments] = tmp_path_factory.mktemp("built") / "build"
+            command = [sys.executable, "-m", "patcher", "apply", "--out", str(folders[arguments]), *arguments]
+            subprocess.run(command, cwd=REPO, check=True, stdout=subprocess.DEVNULL)
+        return folders[arguments]
+
+    return build
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A function that runs a user's command in an empty folder, on `gpus` pretended devices; None: on the CPU."""
+    (tmp_path / "run").mkdir()
+
+    def run(*command, gpus):
+        log = tmp_path / "events"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if gpus is not None:  # else the CPU as it is
+            stand_in = {"PYTHONPATH": REPO / "tests" / "stand_in", "FAKE_GPUS": gpus, "STAND_IN_LOG": log}
+            environment |= {name: str(value) for name, value in stand_in.items()}
+        # A file per rank and stream: on one pipe the lines of two ranks run into each other.
+        logs = tmp_path / "logs"
+        split = ["--redirects=3", f"--log-dir={logs}"] if command[: len(TORCHRUN)] == tuple(TORCHRUN) else []
+        command = (
+            [sys.executable, *TORCHRUN, *split, *command[len(TORCHRUN) :]] if split else [sys.executable, *command]
+        )
+        command = list(map(str, command))
+        done = subprocess.run(
+            command, cwd=tmp_path / "run", env=environment, capture_output=True, text=True, timeout=300
+        )
+        events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        out, err = ([path.read_text() for path in sorted(logs.rglob(f"{name}.log"))] for name in ("stdout", "stderr"))
+        return SimpleNamespace(
+            status=done.returncode,
+            outs=out or [done.stdout],  # by rank
+            errs=err,
+            err="".join([done.stderr, *err]),
+            events=events,
+            folder=tmp_path / "run",
+        )
+
+    return run

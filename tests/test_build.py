@@ -75,38 +75,38 @@ def test_manifest_says_from_what_and_how_the_build_was_made(project, patcher):
     assert str(project) not in (project / "build/manifest.json").read_text()
 
 
-def test_every_source_that_decides_on_bytes_is_an_input(built):
-    inputs = json.loads((built / "build/manifest.json").read_bytes())["inputs"]
-    expected = {p.relative_to(built).as_posix() for p in (built / "patches").rglob("*.py")}
+def test_every_source_that_decides_on_bytes_is_an_input(fresh):
+    inputs = json.loads((fresh / "build/manifest.json").read_bytes())["inputs"]
+    expected = {p.relative_to(fresh).as_posix() for p in (fresh / "patches").rglob("*.py")}
     expected |= {f"upstream/{name}" for name in (*SCRIPTS, "lock.json")}
     assert expected <= set(inputs)
     assert all("\\" not in name and not name.startswith("/") for name in inputs)
 
 
-def test_second_run_changes_nothing(built, patcher):
+def test_second_run_changes_nothing(fresh, patcher):
     def state():
-        return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (built / "build").iterdir()}
+        return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (fresh / "build").iterdir()}
 
-    before, folder = state(), (built / "build").stat().st_mtime_ns
+    before, folder = state(), (fresh / "build").stat().st_mtime_ns
     result = patcher("apply")
     assert (result.code, result.out) == (0, "build: nothing to do, series standard\n")
     assert state() == before
     assert patcher("apply", "--overwrite").code == 0
     assert state() == before
-    assert (built / "build").stat().st_mtime_ns == folder
+    assert (fresh / "build").stat().st_mtime_ns == folder
 
 
-def test_another_series_replaces_the_build(built, patcher):
+def test_another_series_replaces_the_build(fresh, patcher):
     assert patcher("apply", "--series", "guide").code == 0
-    assert {name: content for name, (_, content) in tree(built / "build").items()} == planned(built, "guide").files
+    assert {name: content for name, (_, content) in tree(fresh / "build").items()} == planned(fresh, "guide").files
 
 
-def test_only_files_that_differ_are_written(built, patcher):
-    before = (built / "build/dataparallel.py").stat().st_mtime_ns
-    replace(built / "patches/__init__.py", b'{"fallback": True}', b"{}")
+def test_only_files_that_differ_are_written(fresh, patcher):
+    before = (fresh / "build/dataparallel.py").stat().st_mtime_ns
+    replace(fresh / "patches/__init__.py", b'{"fallback": True}', b"{}")
     result = patcher("apply")
     assert "wrote distributed.py, manifest.json" in result.out
-    assert (built / "build/dataparallel.py").stat().st_mtime_ns == before
+    assert (fresh / "build/dataparallel.py").stat().st_mtime_ns == before
 
 
 def drop_dataparallel(root: Path) -> None:
@@ -118,24 +118,24 @@ def drop_dataparallel(root: Path) -> None:
     relock(root)
 
 
-def test_script_that_upstream_has_no_longer_does_not_stay_in_the_build(built, patcher):
+def test_script_that_upstream_has_no_longer_does_not_stay_in_the_build(fresh, patcher):
     # It would look generated and up to date, and no manifest would know it.
-    drop_dataparallel(built)
+    drop_dataparallel(fresh)
     assert patcher("apply").code == 0
-    assert sorted(path.name for path in (built / "build").iterdir()) == ["distributed.py", "manifest.json"]
+    assert sorted(path.name for path in (fresh / "build").iterdir()) == ["distributed.py", "manifest.json"]
     assert patcher("check").code == 0
 
 
-def test_script_that_upstream_has_no_longer_stays_where_somebody_has_edited_it(built, patcher):
-    drop_dataparallel(built)
-    replace(built / "build/dataparallel.py", b"default=3200", b"default=32")
-    before = tree(built)
+def test_script_that_upstream_has_no_longer_stays_where_somebody_has_edited_it(fresh, patcher):
+    drop_dataparallel(fresh)
+    replace(fresh / "build/dataparallel.py", b"default=3200", b"default=32")
+    before = tree(fresh)
     result = patcher("apply")
     assert result.code == 1
     assert "build/dataparallel.py: edited by hand" in result.out
-    assert tree(built) == before
+    assert tree(fresh) == before
     assert patcher("apply", "--overwrite").code == 0
-    assert not (built / "build/dataparallel.py").exists()
+    assert not (fresh / "build/dataparallel.py").exists()
 
 
 # Modes
@@ -149,11 +149,11 @@ def test_mode_of_upstream_is_that_of_a_new_build_file(project, patcher):
     assert stat.S_IMODE((project / "build/dataparallel.py").stat().st_mode) == 0o640
 
 
-def test_mode_of_an_existing_build_file_is_kept(built, patcher):
+def test_mode_of_an_existing_build_file_is_kept(fresh, patcher):
     for number, name in enumerate(FILES):
-        (built / "build" / name).chmod(0o750 + number)
+        (fresh / "build" / name).chmod(0o750 + number)
     patcher("apply", "--series", "guide")
-    modes = [stat.S_IMODE((built / "build" / name).stat().st_mode) for name in FILES]
+    modes = [stat.S_IMODE((fresh / "build" / name).stat().st_mode) for name in FILES]
     assert modes == [0o750, 0o751, 0o752]
 
 
@@ -163,44 +163,44 @@ REFUSED = "Keep what you need of it"
 
 
 @pytest.mark.parametrize("series", ["standard", "guide"])
-def test_build_file_edited_by_hand_is_refused_and_untouched(built, patcher, series):
+def test_build_file_edited_by_hand_is_refused_and_untouched(fresh, patcher, series):
     # It is read with `--series guide` too: the edit matters, whatever would be written over it.
-    replace(built / "build/distributed.py", b"default=3200,", b"default=256,")
-    before = tree(built)
+    replace(fresh / "build/distributed.py", b"default=3200,", b"default=256,")
+    before = tree(fresh)
     result = patcher("apply", "--series", series)
     assert result.code == 1
-    line = (built / "build/distributed.py").read_bytes().split(b"\n").index(b"                    default=256,") + 1
+    line = (fresh / "build/distributed.py").read_bytes().split(b"\n").index(b"                    default=256,") + 1
     assert "edited by hand" in result.out
     assert REFUSED in result.out
-    assert tree(built) == before
+    assert tree(fresh) == before
     if series == "standard":  # only of the series that the file was built by is it known what stood there
         assert f"build/distributed.py:{line}: edited by hand, now 'default=256,'" in result.out
 
 
-def test_both_files_edited_by_hand_are_named_at_once(built, patcher):
+def test_both_files_edited_by_hand_are_named_at_once(fresh, patcher):
     for name in SCRIPTS:
-        with (built / "build" / name).open("ab") as file:
+        with (fresh / "build" / name).open("ab") as file:
             file.write(b"# mine\n")
     result = patcher("apply")
     assert result.code == 1
     assert all(f"build/{name}:" in result.out for name in SCRIPTS)
 
 
-def test_overwrite_replaces_what_was_edited_by_hand(built, patcher):
-    fine = tree(built / "build")
-    replace(built / "build/distributed.py", b"default=3200,", b"default=256,")
-    (built / "build/manifest.json").write_text("mine")
+def test_overwrite_replaces_what_was_edited_by_hand(fresh, patcher):
+    fine = tree(fresh / "build")
+    replace(fresh / "build/distributed.py", b"default=3200,", b"default=256,")
+    (fresh / "build/manifest.json").write_text("mine")
     assert patcher("apply").code == 1
     assert patcher("apply", "--overwrite").code == 0
-    assert tree(built / "build") == fine
+    assert tree(fresh / "build") == fine
 
 
-def test_missing_build_file_is_written_again(built, patcher):
-    fine = tree(built / "build")
-    (built / "build/distributed.py").unlink()
+def test_missing_build_file_is_written_again(fresh, patcher):
+    fine = tree(fresh / "build")
+    (fresh / "build/distributed.py").unlink()
     assert patcher("check").code == 1
     assert "wrote distributed.py" in patcher("apply").out
-    assert tree(built / "build") == fine
+    assert tree(fresh / "build") == fine
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -215,40 +215,40 @@ def test_file_that_apply_did_not_write_is_refused(project, patcher, name):
     assert patcher("check").code == 0
 
 
-def test_other_files_in_the_folder_are_left_alone(built, patcher):
-    (built / "build/notes.txt").write_text("mine")
-    (built / "build/checkpoints").mkdir()
+def test_other_files_in_the_folder_are_left_alone(fresh, patcher):
+    (fresh / "build/notes.txt").write_text("mine")
+    (fresh / "build/checkpoints").mkdir()
     assert patcher("apply", "--series", "guide").code == 0
-    assert (built / "build/notes.txt").read_text() == "mine"
-    assert (built / "build/checkpoints").is_dir()
+    assert (fresh / "build/notes.txt").read_text() == "mine"
+    assert (fresh / "build/checkpoints").is_dir()
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_symbolic_link_is_refused_and_what_it_points_to_is_untouched(built, patcher, name):
-    target = built / "target"
-    (built / "build" / name).rename(target)
-    (built / "build" / name).symlink_to(target)
-    before = tree(built)
+def test_symbolic_link_is_refused_and_what_it_points_to_is_untouched(fresh, patcher, name):
+    target = fresh / "target"
+    (fresh / "build" / name).rename(target)
+    (fresh / "build" / name).symlink_to(target)
+    before = tree(fresh)
     result = patcher("apply", "--series", "guide")
     assert result.code == 1
     assert f"build/{name}: a symbolic link" in result.out
-    assert tree(built) == before
+    assert tree(fresh) == before
     assert patcher("apply", "--series", "guide", "--overwrite").code == 0
-    assert not (built / "build" / name).is_symlink()
+    assert not (fresh / "build" / name).is_symlink()
     assert target.read_bytes() == before["target"][1]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_hard_link_is_refused_and_not_written_through(built, patcher, name):
-    os.link(built / "build" / name, built / "twin")
-    before = tree(built)
+def test_hard_link_is_refused_and_not_written_through(fresh, patcher, name):
+    os.link(fresh / "build" / name, fresh / "twin")
+    before = tree(fresh)
     result = patcher("apply", "--series", "guide")
     assert result.code == 1
     assert f"build/{name}: a hard link" in result.out
-    assert tree(built) == before
+    assert tree(fresh) == before
     assert patcher("apply", "--series", "guide", "--overwrite").code == 0
-    assert (built / "twin").read_bytes() == before["twin"][1]
-    assert (built / "build" / name).stat().st_nlink == 1
+    assert (fresh / "twin").read_bytes() == before["twin"][1]
+    assert (fresh / "build" / name).stat().st_nlink == 1
 
 
 def test_dangling_link_is_refused(project, patcher):
@@ -271,8 +271,8 @@ def test_folder_in_place_of_a_build_file_is_an_error_and_stays(project, patcher,
 
 
 @pytest.mark.parametrize("name", ["patches/extra.py", "upstream/extra.json"])
-def test_folder_that_is_called_like_a_source_does_not_matter(built, patcher, name):
-    (built / name).mkdir()
+def test_folder_that_is_called_like_a_source_does_not_matter(fresh, patcher, name):
+    (fresh / name).mkdir()
     result = patcher("check")
     assert (result.code, result.err) == (0, "")
 
@@ -280,16 +280,16 @@ def test_folder_that_is_called_like_a_source_does_not_matter(built, patcher, nam
 # All or nothing
 
 
-def test_stale_patch_in_the_second_file_writes_nothing_and_hides_nothing(built, patcher):
-    replace(built / "upstream/dataparallel.py", b"gpus = [0, 1, 2, 3]", b"cards = [0, 1, 2, 3]")
-    replace(built / "upstream/dataparallel.py", b".view(-1)", b".flatten()")
-    replace(built / "upstream/distributed.py", b"'--local_rank'", b"'--rank'")
-    relock(built)
-    before = tree(built)
+def test_stale_patch_in_the_second_file_writes_nothing_and_hides_nothing(fresh, patcher):
+    replace(fresh / "upstream/dataparallel.py", b"gpus = [0, 1, 2, 3]", b"cards = [0, 1, 2, 3]")
+    replace(fresh / "upstream/dataparallel.py", b".view(-1)", b".flatten()")
+    replace(fresh / "upstream/distributed.py", b"'--local_rank'", b"'--rank'")
+    relock(fresh)
+    before = tree(fresh)
     result = patcher("apply")
     assert result.code == 1
-    assert tree(built) == before
-    main = 1 + (built / "upstream/dataparallel.py").read_bytes().split(b"\n").index(b"def main():")
+    assert tree(fresh) == before
+    main = 1 + (fresh / "upstream/dataparallel.py").read_bytes().split(b"\n").index(b"def main():")
     assert (
         f"upstream/dataparallel.py:{main}: configurable_gpus: stale: expected 1 site (1 in main), found 0 sites"
         in result.out
@@ -379,32 +379,32 @@ def complaint(patcher, name: str) -> str:
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")  # what a flipped bit may well earn
 @pytest.mark.parametrize("name", WATCHED)
-def test_check_names_the_file_with_a_flipped_byte(built, patcher, name):
-    size, missed = (built / name).stat().st_size, []
+def test_check_names_the_file_with_a_flipped_byte(fresh, patcher, name):
+    size, missed = (fresh / name).stat().st_size, []
     for number in range(5):
         at = size * number // 5 + number
-        source = flip(built / name, at, number)
+        source = flip(fresh / name, at, number)
         said = complaint(patcher, name)
         if f" {name}:" not in said:
             missed.append(f"{name}:{source.count(bytes([10]), 0, at) + 1}, byte {at}, bit {number}: {said}")
-        (built / name).write_bytes(source)
+        (fresh / name).write_bytes(source)
     assert not missed, "\n".join(missed)
     assert patcher("check").code == 0
 
 
 @given(data=st.data())
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_check_sees_any_flipped_byte_of_what_is_built_or_vendored(built, patcher, data):
+def test_check_sees_any_flipped_byte_of_what_is_built_or_vendored(fresh, patcher, data):
     name = data.draw(st.sampled_from([name for name in WATCHED if not name.startswith("patches/")]))
-    at = data.draw(st.integers(0, (built / name).stat().st_size - 1))
-    source = flip(built / name, at, data.draw(st.integers(0, 7)))
+    at = data.draw(st.integers(0, (fresh / name).stat().st_size - 1))
+    source = flip(fresh / name, at, data.draw(st.integers(0, 7)))
     said = complaint(patcher, name)
-    (built / name).write_bytes(source)
+    (fresh / name).write_bytes(source)
     assert f" {name}:" in said
 
 
-def test_manifest_that_was_only_reformatted_is_not_as_apply_wrote_it(built, patcher):
-    path = built / "build/manifest.json"
+def test_manifest_that_was_only_reformatted_is_not_as_apply_wrote_it(fresh, patcher):
+    path = fresh / "build/manifest.json"
     path.write_text(json.dumps(json.loads(path.read_bytes())))
     assert "build/manifest.json: not as `apply` wrote it" in complaint(patcher, "build/manifest.json")
     assert patcher("apply").code == 1
@@ -412,22 +412,22 @@ def test_manifest_that_was_only_reformatted_is_not_as_apply_wrote_it(built, patc
     assert patcher("check").code == 0
 
 
-def test_edits_of_upstream_patch_and_build_have_three_messages(built, patcher):
+def test_edits_of_upstream_patch_and_build_have_three_messages(fresh, patcher):
     messages = []
     for name, old, new in [
         ("upstream/distributed.py", b"default=3200", b"default=3201"),
         ("patches/reshape_topk.py", b"is right and stays", b"is right and stayz"),
         ("build/distributed.py", b"default=3200", b"default=3201"),
     ]:
-        source = (built / name).read_bytes()
-        replace(built / name, old, new)
+        source = (fresh / name).read_bytes()
+        replace(fresh / name, old, new)
         messages.append(complaint(patcher, name))
-        (built / name).write_bytes(source)
+        (fresh / name).write_bytes(source)
     assert messages == [
-        f"error: upstream/distributed.py:{_line(built / 'upstream/distributed.py')}: edited by hand: sha256 is not "
+        f"error: upstream/distributed.py:{_line(fresh / 'upstream/distributed.py')}: edited by hand: sha256 is not "
         "the lock's; this is the first line that differs, now 'default=3201,'",
         "error: patches/reshape_topk.py: changed since build/ was written",
-        f"error: build/distributed.py:{_line(built / 'build/distributed.py')}: edited by hand, now 'default=3201,'",
+        f"error: build/distributed.py:{_line(fresh / 'build/distributed.py')}: edited by hand, now 'default=3201,'",
     ]
 
 
@@ -435,11 +435,11 @@ def _line(path: Path) -> int:
     return 1 + path.read_bytes().split(b"\n").index(b"                    default=3200,")
 
 
-def test_new_and_removed_patch_files_are_named(built, patcher):
-    (built / "patches/extra.py").write_text("")
+def test_new_and_removed_patch_files_are_named(fresh, patcher):
+    (fresh / "patches/extra.py").write_text("")
     assert "patches/extra.py: new since build/ was written" in patcher("check").out
-    (built / "patches/extra.py").unlink()
-    (built / "patches/added/__init__.py").unlink()
+    (fresh / "patches/extra.py").unlink()
+    (fresh / "patches/added/__init__.py").unlink()
     assert "patches/added/__init__.py: gone since build/ was written" in patcher("check").out
 
 
@@ -484,9 +484,9 @@ def test_fault_in_inserted_code_is_a_finding_that_names_its_file(project, patche
 
 
 @pytest.mark.parametrize("folder", ["patches", "upstream"])
-def test_lock_file_of_an_editor_does_not_matter(built, patcher, folder):
+def test_lock_file_of_an_editor_does_not_matter(fresh, patcher, folder):
     # Emacs leaves a dangling link beside a file that has unsaved changes.
-    (built / folder / ".#reshape_topk.py").symlink_to("somebody@somewhere.1234")
+    (fresh / folder / ".#reshape_topk.py").symlink_to("somebody@somewhere.1234")
     result = patcher("check")
     assert "Traceback" not in result.err
     assert result.code == 0

@@ -89,10 +89,10 @@ MATRIX = [
 
 
 @pytest.mark.parametrize("command, situation, code", MATRIX)
-def test_exit_status_and_words_fit_the_situation(built, patcher, command, situation, code):
-    SITUATIONS[situation][0](built)
+def test_exit_status_and_words_fit_the_situation(fresh, patcher, command, situation, code):
+    SITUATIONS[situation][0](fresh)
     # With --root: what is missing here would else be taken from what patcher itself came with.
-    result = patcher(command, *COMMANDS[command], "--root", built)
+    result = patcher(command, *COMMANDS[command], "--root", fresh)
     said = result.out + result.err
     assert result.code == code, said
     assert "Traceback" not in said
@@ -122,7 +122,7 @@ BAD_USAGE = [
     "command, arguments, says",
     [(c, *usage) for c in COMMANDS for usage in BAD_USAGE if c != "list" or "--set" not in usage[0]],
 )
-def test_bad_usage_ends_in_2_and_lists_what_is_right(built, patcher, command, arguments, says):
+def test_bad_usage_ends_in_2_and_lists_what_is_right(fresh, patcher, command, arguments, says):
     result = patcher(command, *COMMANDS[command], *arguments)
     assert result.code == 2
     assert says in result.err
@@ -138,7 +138,7 @@ def test_no_or_an_unknown_command_ends_in_2_and_lists_the_commands(patcher, argu
         assert all(command in result.err for command in COMMANDS)
 
 
-def test_unknown_patch_in_diff_lists_those_of_the_series(built, patcher):
+def test_unknown_patch_in_diff_lists_those_of_the_series(fresh, patcher):
     result = patcher("diff", "reshape")
     assert (result.code, result.out) == (2, "")
     assert "has no patch 'reshape'; it has: local_rank_from_env, reshape_topk, configurable_gpus" in result.err
@@ -239,9 +239,9 @@ def test_check_and_diff_take_the_series_that_the_build_was_made_by(project, patc
     assert "built as series guide --set configurable_gpus.gpus=1, not as series guide" in result.out + result.err
 
 
-def test_root_may_be_elsewhere_and_relative(built, patcher, monkeypatch):
-    monkeypatch.chdir(built.parent)
-    assert patcher("check", "--root", built.name, "--out", f"{built.name}/build").code == 0
+def test_root_may_be_elsewhere_and_relative(fresh, patcher, monkeypatch):
+    monkeypatch.chdir(fresh.parent)
+    assert patcher("check", "--root", fresh.name, "--out", f"{fresh.name}/build").code == 0
 
 
 @pytest.mark.parametrize("root", [".", "../project"])
@@ -266,7 +266,7 @@ def test_without_a_project_here_the_one_beside_the_package_is_used(tmp_path, mon
     ]
 
 
-def test_diff_with_names_shows_only_what_these_patches_do(built, patcher):
+def test_diff_with_names_shows_only_what_these_patches_do(fresh, patcher):
     result = patcher("diff", "reshape_topk")
     assert result.code == 0
     assert result.out.count("-            correct_k = correct[:k].view(-1)") == 2
@@ -336,9 +336,9 @@ def test_examples_in_the_help_work(project, patcher):
         ("apply", "unparsable upstream"),
     ],
 )
-def test_json_is_one_document_that_says_what_and_where(built, patcher, command, situation):
+def test_json_is_one_document_that_says_what_and_where(fresh, patcher, command, situation):
     change, codes = SITUATIONS[situation]
-    change(built)
+    change(fresh)
     result = patcher(command, *COMMANDS[command], "--format", "json")
     data = json.loads(result.out)
     assert result.err == ""
@@ -347,16 +347,16 @@ def test_json_is_one_document_that_says_what_and_where(built, patcher, command, 
     assert bool(data["problems"]) == (result.code != 0)
     for problem in data["problems"]:
         assert problem["level"] == "error"
-        assert (built / problem["file"]).exists()
+        assert (fresh / problem["file"]).exists()
         assert problem["message"]
     if situation == "stale":
         found = next(p for p in data["problems"] if "reshape_topk" in p["message"])
-        lines = (built / "upstream/distributed.py").read_text().split("\n")
+        lines = (fresh / "upstream/distributed.py").read_text().split("\n")
         assert found["file"] == "upstream/distributed.py"
         assert lines[found["line"] - 1] == "def accuracy(output, target, topk=(1, )):"
     if situation == "unparsable upstream":
         found = next(p for p in data["problems"] if "cannot parse" in p["message"])
-        lines = (built / "upstream/distributed.py").read_text().split("\n")
+        lines = (fresh / "upstream/distributed.py").read_text().split("\n")
         assert lines[found["line"] - 1].startswith("def train((")
         assert found["column"] > 0
 
@@ -379,9 +379,9 @@ def test_json_of_bad_usage_is_json_too(project, patcher):
     assert "there is no series 'fast'" in data["problems"][0]["message"]
 
 
-def test_github_annotations_name_file_and_line(built, patcher):
-    replace(built / "build/distributed.py", b"default=3200,", b"default=32,")
-    line = (built / "build/distributed.py").read_bytes().split(b"\n").index(b"                    default=32,") + 1
+def test_github_annotations_name_file_and_line(fresh, patcher):
+    replace(fresh / "build/distributed.py", b"default=3200,", b"default=32,")
+    line = (fresh / "build/distributed.py").read_bytes().split(b"\n").index(b"                    default=32,") + 1
     result = patcher("check", "--format", "github")
     assert result.code == 1
     assert result.err == ""
@@ -410,23 +410,23 @@ def test_github_annotations_escape_what_would_end_them():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_stands_on_stderr_when_all_is_well(built, process, command):
+def test_nothing_stands_on_stderr_when_all_is_well(fresh, process, command):
     # With all warnings shown, as in a developer's shell.
-    result = process(command, *COMMANDS[command], cwd=built, args=("-X", "dev", "-m", "patcher"))
+    result = process(command, *COMMANDS[command], cwd=fresh, args=("-X", "dev", "-m", "patcher"))
     assert (result.code, result.err) == (0, "")
     assert result.out != ""
 
 
 @pytest.mark.parametrize("command", ["apply", "check", "list", "export"])
-def test_findings_stand_on_stdout(built, patcher, command):
-    stale(built)
+def test_findings_stand_on_stdout(fresh, patcher, command):
+    stale(fresh)
     result = patcher(command, *COMMANDS[command])
     assert "upstream/distributed.py" in result.out
     assert result.err == ""
 
 
-def test_findings_of_diff_do_not_get_into_the_diff(built, patcher):
-    replace(built / "build/distributed.py", b"default=3200", b"default=32")
+def test_findings_of_diff_do_not_get_into_the_diff(fresh, patcher):
+    replace(fresh / "build/distributed.py", b"default=3200", b"default=32")
     result = patcher("diff")
     assert result.code == 1
     assert result.stdout == (REPO / "tests/golden/standard.diff").read_bytes()
@@ -434,19 +434,23 @@ def test_findings_of_diff_do_not_get_into_the_diff(built, patcher):
 
 
 @pytest.mark.parametrize("command", ["diff", "list", "check"])
-def test_reader_that_goes_away_ends_the_run_without_a_traceback(built, command):
+def test_reader_that_goes_away_ends_the_run_without_a_traceback(fresh, command):
     reader, stdout = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "patcher", command], cwd=built, env=environment(), stdout=stdout, stderr=subprocess.PIPE
+        [sys.executable, "-m", "patcher", command],
+        cwd=fresh,
+        env=environment(),
+        stdout=stdout,
+        stderr=subprocess.PIPE,
     )
     os.close(stdout)
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_finding_that_the_terminal_cannot_show_is_no_crash(built, process):
-    replace(built / "upstream/distributed.py", b"default=3200,", "default=3200,  # \N{SNOWMAN}".encode())
-    result = process("check", cwd=built, PYTHONIOENCODING="ascii")
+def test_finding_that_the_terminal_cannot_show_is_no_crash(fresh, process):
+    replace(fresh / "upstream/distributed.py", b"default=3200,", "default=3200,  # \N{SNOWMAN}".encode())
+    result = process("check", cwd=fresh, PYTHONIOENCODING="ascii")
     assert (result.code, result.err) == (1, "")
     assert "upstream/distributed.py:" in result.out
 
@@ -480,32 +484,32 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.mark.parametrize("argv", [["list"], ["check", "--series", "guide"], ["diff"]], ids=" ".join)
-def test_terminal_gets_colours_and_the_same_words_as_a_pipe(built, process, argv):
+def test_terminal_gets_colours_and_the_same_words_as_a_pipe(fresh, process, argv):
     pytest.importorskip("rich")
-    stale(built)
-    plain = process(*argv, cwd=built)
-    code, text = on_terminal(*argv, cwd=built)
+    stale(fresh)
+    plain = process(*argv, cwd=fresh)
+    code, text = on_terminal(*argv, cwd=fresh)
     assert "\x1b" not in plain.out + plain.err
     assert "\x1b[1;31m" in text
     assert ANSI.sub("", text) == plain.out + plain.err
     assert code == plain.code
 
 
-def test_terminal_shows_code_as_it_is(built, process):
+def test_terminal_shows_code_as_it_is(fresh, process):
     # Not :bug: as an insect, nor [bold] as bold.
-    replace(built / "upstream/distributed.py", b"default=3200,", b"default=x[bold][:bug:],")
-    plain = process("check", cwd=built)
-    _, text = on_terminal("check", cwd=built)
+    replace(fresh / "upstream/distributed.py", b"default=3200,", b"default=x[bold][:bug:],")
+    plain = process("check", cwd=fresh)
+    _, text = on_terminal("check", cwd=fresh)
     assert "x[bold][:bug:]" in plain.out
     assert ANSI.sub("", text) == plain.out
 
 
-def test_terminal_without_rich_gets_plain_text(built, process, tmp_path):
+def test_terminal_without_rich_gets_plain_text(fresh, process, tmp_path):
     (tmp_path / "shadow").mkdir()
     (tmp_path / "shadow/rich.py").write_text("raise ImportError('not installed')\n")
-    stale(built)
-    code, text = on_terminal("check", cwd=built, PYTHONPATH=f"{tmp_path / 'shadow'}{os.pathsep}{REPO}")
-    assert (code, text) == (1, process("check", cwd=built).out)
+    stale(fresh)
+    code, text = on_terminal("check", cwd=fresh, PYTHONPATH=f"{tmp_path / 'shadow'}{os.pathsep}{REPO}")
+    assert (code, text) == (1, process("check", cwd=fresh).out)
 
 
 # What a run imports
@@ -520,8 +524,8 @@ def imported(process, *argv, cwd) -> set[str]:
 
 
 @pytest.mark.parametrize("command", ["apply", "check"])
-def test_run_with_nothing_to_do_imports_little(built, process, command):
-    modules = imported(process, command, cwd=built)
+def test_run_with_nothing_to_do_imports_little(fresh, process, command):
+    modules = imported(process, command, cwd=fresh)
     assert {"patcher.cli", "patcher.manifest", "patches"} <= modules
     assert modules & {"libcst", "rich", "torch", "patcher.engine", "patcher.patch", "patches.reshape_topk"} == set()
 
@@ -647,10 +651,10 @@ def test_second_export_changes_nothing_and_a_different_file_is_refused(project, 
 
 
 @pytest.mark.parametrize("situation", ["stale", "unparsable upstream", "edited upstream"])
-def test_nothing_is_exported_where_something_is_wrong(built, patcher, situation):
-    SITUATIONS[situation][0](built)
+def test_nothing_is_exported_where_something_is_wrong(fresh, patcher, situation):
+    SITUATIONS[situation][0](fresh)
     assert patcher("export", "out").code in (1, 2)
-    assert not (built / "out").exists()
+    assert not (fresh / "out").exists()
 
 
 def test_obsolete_patch_is_not_exported(project, patcher):

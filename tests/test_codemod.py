@@ -59,6 +59,16 @@ def test_command_has_a_description(name):
     assert getattr(patcher.codemod, name).DESCRIPTION.endswith(".")
 
 
+def test_one_command_counts_each_module_on_its_own():
+    # The tool makes one for all the files that a process is given.
+    context = CodemodContext()
+    command = patcher.codemod.ReshapeTopK(context)
+    command.transform_module(libcst.parse_module("hit[:k].view(-1)\n"))
+    assert context.warnings == []
+    command.transform_module(libcst.parse_module("x = 1\n"))
+    assert context.warnings == ["nothing to edit"]
+
+
 @pytest.mark.parametrize("name", ["NoSuchPatch", "reshape_topk", "__wrapped__"])
 def test_unknown_name_is_an_attribute_error_that_names_it(name):
     with pytest.raises(AttributeError, match=repr(name)):

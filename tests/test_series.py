@@ -374,6 +374,12 @@ def speaks_on_rank_zero_alone(distributed, dataparallel, monkeypatch):
     assert said == ["Test: [0/1]\n", ""]
 
 
+def tells_what_the_job_is(distributed, dataparallel, monkeypatch):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        loaders(distributed, monkeypatch, images=24, batch_size=24, rank=0, world=3)
+    assert "topology: hosts=1 processes=3 per_host=3 " in out.getvalue()
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -385,6 +391,7 @@ PURPOSES = {
     "any_device": runs_without_a_gpu,
     "ended_process_group": leaves_the_process_group,
     "rank_zero": speaks_on_rank_zero_alone,
+    "topology_line": tells_what_the_job_is,
 }
 
 
