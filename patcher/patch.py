@@ -144,6 +144,8 @@ class Patch(cst.CSTTransformer):
 
     def _insert_sorted(self, body: Body, name: str, statement: cst.BaseStatement, at: int) -> Body:
         """Insert at `at`, or among what patches have inserted there before: that is kept in order of `name`."""
+        if name in self.inserted:  # asked for by more than one rewrite of this patch
+            return body
         names = {id(node): key for key, node in self.inserted.items()}
         while at < len(body) and names.get(id(body[at]), name) < name:
             at += 1
