@@ -24,6 +24,10 @@ standard = guide | {
     "world_size": {},
     "node_batch": {},
     "val_sampler": {},
+    "bare_validation": {},
+    "exact_validation": {},
+    "train_meters": {},
+    "finite_loss": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

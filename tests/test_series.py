@@ -11,6 +11,7 @@ import random
 import runpy
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def orders(patches) -> list:
         return list(itertools.permutations(patches))
     swapped = [[*patches[:i], patches[i + 1], patches[i], *patches[i + 2 :]] for i in range(len(patches) - 1)]
     dice = random.Random(0)
-    return [*swapped, patches[::-1], *(dice.sample(patches, len(patches)) for _ in range(20))]
+    return [*swapped, patches[::-1], *(dice.sample(patches, len(patches)) for _ in range(10))]
 
 
 @pytest.mark.parametrize("series", SERIES)
@@ -134,7 +135,7 @@ def test_series_on_top_of_any_part_of_it_ends_in_the_same_bytes(series, size):
     patches = patches_of(series)
     golden = rendered(patches)
     parts = list(itertools.combinations(patches, size))
-    for part in parts if len(parts) < 20 else random.Random(size).sample(parts, 20):
+    for part in parts if len(parts) <= 10 else random.Random(size).sample(parts, 10):
         for name, source in SCRIPTS.items():
             assert passed(name, source, [*part, *patches])[0] == golden[name], [patch.slug() for patch in part]
 
@@ -380,6 +381,106 @@ def tells_what_the_job_is(distributed, dataparallel, monkeypatch):
     assert "topology: hosts=1 processes=3 per_host=3 " in out.getvalue()
 
 
+def validates_without_waiting_for_ranks(distributed, dataparallel, monkeypatch):
+    import torch
+
+    class Waiting(torch.nn.Module):
+        """Stands for the model of several ranks, whose forward pass is one of all of them."""
+
+        def __init__(self):
+            super().__init__()
+            self.module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 6))
+
+        def forward(self, images):
+            raise AssertionError("a rank without a batch is not here")
+
+    sent = []
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", Waiting)
+    monkeypatch.setattr("torch.distributed.broadcast", lambda tensor, source: sent.append((tensor.shape, source)))
+    model = Waiting()
+    run_loop(distributed, "validate", monkeypatch, model, list(guesses([3], [1])), ranks=2)
+    assert sent == [(buffer.shape, 0) for buffer in model.buffers()]
+    assert not model.training and not model.module.training
+
+
+def run_loop(module, name, monkeypatch, model, batches, print_freq=10, ranks=1):
+    """What `train()` or `validate()` returns for these batches of (rows, targets), and its calls of the process group.
+
+    Of `ranks` ranks this is one, and the others have the same numbers.
+    """
+    import torch
+
+    calls = []
+
+    def all_reduce(tensor, *args, **kwargs):
+        calls.append("all_reduce")
+        tensor.mul_(ranks)
+
+    def all_gather_object(parts, part):
+        calls.append("all_gather_object")
+        parts[:] = [part] * ranks
+
+    def accuracy(output, target, topk):  # that of the script is another patch's matter
+        hits = (output.argmax(1) == target).sum()
+        return [torch.tensor([100.0 / len(target)]) * hits] * len(topk)
+
+    monkeypatch.setattr(module, "accuracy", accuracy)
+    monkeypatch.setattr("torch.Tensor.cuda", lambda self, *args, **kwargs: self)
+    monkeypatch.setattr("torch.distributed.barrier", lambda: calls.append("barrier"))
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: ranks > 1)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda *group: ranks)
+    monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
+    monkeypatch.setattr("torch.distributed.all_gather_object", all_gather_object)
+    more = (torch.optim.SGD(model.parameters(), 0.25), 0) if name == "train" else ()
+    more += (0,) if module.__name__ == "distributed" else ()
+    args = types.SimpleNamespace(device=torch.device("cpu"), print_freq=print_freq, nprocs=ranks)
+    return getattr(module, name)(batches, model, torch.nn.CrossEntropyLoss(), *more, args), calls
+
+
+def guesses(sizes, right):
+    """Batches of these sizes for a model that hands its input on; of each batch so many rows have the right answer."""
+    import torch
+
+    for size, hits in zip(sizes, right):
+        yield 9 * torch.eye(6)[[0] * size], torch.tensor([0] * hits + [5] * (size - hits))
+
+
+def adds_up_the_hits_behind_the_loop(distributed, dataparallel, monkeypatch):
+    import torch
+
+    batches = list(guesses([256, 256, 10], [180, 205, 9]))
+    for module in (distributed, dataparallel):
+        acc1, _ = run_loop(module, "validate", monkeypatch, torch.nn.Identity(), batches)
+        assert acc1 == 100 * (180 + 205 + 9) / 522  # to the last bit
+    acc1, calls = run_loop(distributed, "validate", monkeypatch, torch.nn.Identity(), batches, ranks=3)
+    assert acc1 == 100 * (180 + 205 + 9) / 522
+    assert len(calls) == 1
+
+
+def reduces_only_what_it_prints(distributed, dataparallel, monkeypatch):
+    import torch
+
+    model = torch.nn.Linear(6, 6)
+    items = []
+    item = torch.Tensor.item
+    monkeypatch.setattr("torch.Tensor.item", lambda self: items.append(self) or item(self))
+    _, calls = run_loop(distributed, "train", monkeypatch, model, list(guesses([4] * 20, [2] * 20)), ranks=2)
+    assert calls.count("barrier") == 0 and calls.count("all_reduce") == 2
+    run_loop(dataparallel, "train", monkeypatch, model, list(guesses([4] * 20, [2] * 20)))
+    assert items == []
+
+
+def stops_at_a_loss_that_is_not_finite(distributed, dataparallel, monkeypatch):
+    import torch
+
+    batches = list(guesses([4] * 8, [2] * 8))
+    batches[3] = (batches[3][0] * float("nan"), batches[3][1])
+    for module in (distributed, dataparallel):
+        with pytest.raises(SystemExit) as ended:
+            run_loop(module, "train", monkeypatch, torch.nn.Linear(6, 6), batches)
+        assert ended.value.code == 2
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -392,6 +493,10 @@ PURPOSES = {
     "ended_process_group": leaves_the_process_group,
     "rank_zero": speaks_on_rank_zero_alone,
     "topology_line": tells_what_the_job_is,
+    "bare_validation": validates_without_waiting_for_ranks,
+    "exact_validation": adds_up_the_hits_behind_the_loop,
+    "train_meters": reduces_only_what_it_prints,
+    "finite_loss": stops_at_a_loss_that_is_not_finite,
 }
 
 
