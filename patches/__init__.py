@@ -15,6 +15,7 @@ guide = {
 
 standard = guide | {
     "local_rank_from_env": {"fallback": True},
+    "arch_choices": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}
