@@ -16,6 +16,9 @@ guide = {
 standard = guide | {
     "local_rank_from_env": {"fallback": True},
     "arch_choices": {},
+    "model_for_data": {},
+    "train_classes": {},
+    "topk_classes": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}
