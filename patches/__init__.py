@@ -19,6 +19,7 @@ standard = guide | {
     "model_for_data": {},
     "train_classes": {},
     "topk_classes": {},
+    "loader_workers": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

@@ -316,6 +316,43 @@ def counts_top_5_of_three_classes(distributed, dataparallel, monkeypatch):
             assert [n.item() for n in module.accuracy(scores, target, topk=(1, 5))] == [100 * (label == 0), 100]
 
 
+def loaders_of(module, monkeypatch, *argv) -> list:
+    """(data set, keywords) of the loaders that the script makes, for training and for validation."""
+    import torch
+
+    made = []
+
+    def loader(dataset, **keywords):
+        made.append((dataset, keywords))
+        return []
+
+    with monkeypatch.context() as context:
+        args = given_to_the_worker(module, context, "--arch", "shufflenet_v2_x0_5", "-e", *argv)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *args, **kwargs: None)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda *group: 1)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda *group: 0)
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda model, **kwargs: model)
+    monkeypatch.setattr("torch.nn.DataParallel", lambda model, **kwargs: torch.nn.ModuleDict({"module": model}))
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
+    monkeypatch.setattr("torch.nn.Module.cuda", lambda self, device=None: self)
+    monkeypatch.setattr("torch.utils.data.DataLoader", loader)
+    monkeypatch.setattr(module, "validate", lambda *args: 0.0)
+    if module.__name__ == "distributed":
+        module.main_worker(0, 1, args)
+    else:
+        module.main_worker(gpus=[0], args=args)
+    assert len(made) == 2
+    return made
+
+
+def obeys_the_number_of_workers(distributed, dataparallel, monkeypatch):
+    for module, workers in itertools.product((distributed, dataparallel), (0, 3)):
+        for _, keywords in loaders_of(module, monkeypatch, "-j", str(workers)):
+            assert keywords["num_workers"] == workers
+            assert keywords["persistent_workers"] == (workers > 0)
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -323,6 +360,7 @@ PURPOSES = {
     "arch_choices": offers_models_only,
     "model_for_data": makes_the_model_for_the_data,
     "train_classes": refuses_classes_that_training_does_not_know,
+    "loader_workers": obeys_the_number_of_workers,
     "topk_classes": counts_top_5_of_three_classes,
 }
 
