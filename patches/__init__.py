@@ -20,6 +20,7 @@ standard = guide | {
     "train_classes": {},
     "topk_classes": {},
     "loader_workers": {},
+    "seeded_run": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

@@ -1,5 +1,6 @@
 """Ring 3 for what `standard` does about models, data and loaders: real processes on real JPEG files."""
 
+import json
 import textwrap
 
 import pytest
@@ -105,3 +106,63 @@ def test_images_of_two_of_three_classes_are_judged_by_the_numbers_of_training(na
     # Top-5 of three classes holds every class.
     assert parsed(result.outs[0])["result"] == [("87.500", "100.000")]
     assert result.err.count("no images of 1 of the 3 classes in train/: green") == 1
+
+
+SPY = """
+import torchvision
+log = open(os.environ["SEEN"] + os.environ.get("RANK", "0"), "a", buffering=1)
+def note(**what):
+    print(json.dumps(what), file=log, flush=True)
+
+draw = torchvision.transforms.RandomResizedCrop.get_params
+def drawn(*args):
+    crop = draw(*args)
+    note(crop=crop)
+    return crop
+torchvision.transforms.RandomResizedCrop.get_params = staticmethod(drawn)
+
+from torch.utils.data.distributed import DistributedSampler
+iterate = DistributedSampler.__iter__
+def iterated(self):
+    order = list(iterate(self))
+    note(order=order)
+    return iter(order)
+DistributedSampler.__iter__ = iterated
+
+from torch.nn.parallel import DistributedDataParallel
+prepare = DistributedDataParallel.__init__
+def prepared(self, module, *args, **kwargs):
+    prepare(self, module, *args, **kwargs)
+    note(weights=sum(p.double().abs().sum().item() for p in module.parameters()))
+DistributedDataParallel.__init__ = prepared
+"""
+
+
+def test_seed_decides_weights_order_and_crops_and_ranks_draw_their_own(built, run, data, driver, tmp_path, monkeypatch):  # noqa: F811
+    script, states, seen = driver(SPY), [], []
+    for number, seed in enumerate((3, 3, 4)):
+        monkeypatch.setenv("SEEN", str(tmp_path / f"seen{number}-"))
+        options = [*SMALL, "-b", "20", "--epochs", "1", "-j", "1", "--seed", str(seed)]
+        command = [script, built() / "distributed.py", "--data", data, *options]
+        result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
+        assert result.status == 0, result.err
+        states.append(torch.load(result.folder / "checkpoint.pth.tar", weights_only=True)["state_dict"])
+        ranks = []
+        for rank in range(2):
+            lines = [json.loads(line) for line in (tmp_path / f"seen{number}-{rank}").read_text().splitlines()]
+            ranks.append(
+                {kind: [line[kind] for line in lines if kind in line] for kind in ("crop", "order", "weights")}
+            )
+        seen.append(ranks)
+
+    first, again, other = states
+    assert all(torch.equal(first[name], again[name]) for name in first)  # bit for bit
+    assert not torch.equal(first["fc.weight"], other["fc.weight"])
+    assert seen[0] == seen[1]
+
+    (one, two), _, (different, _) = seen
+    assert len(one["crop"]) == len(two["crop"]) == 10
+    assert not {*map(tuple, one["crop"])} & {*map(tuple, two["crop"])}
+    assert one["weights"] == two["weights"] != different["weights"]
+    assert sorted(one["order"][0] + two["order"][0]) == list(range(20))
+    assert one["order"][0] != different["order"][0]

@@ -353,6 +353,26 @@ def obeys_the_number_of_workers(distributed, dataparallel, monkeypatch):
             assert keywords["persistent_workers"] == (workers > 0)
 
 
+def lets_the_seed_decide(distributed, dataparallel, monkeypatch):
+    import torch
+
+    for flag in ("benchmark", "deterministic"):  # to be put back
+        monkeypatch.setattr(f"torch.backends.cudnn.{flag}", False)
+    for module in (distributed, dataparallel):
+        loaders_of(module, monkeypatch)
+        assert torch.backends.cudnn.benchmark
+        with pytest.warns(UserWarning, match="--seed"):
+            (_, keywords), _ = loaders_of(module, monkeypatch, "--seed", "5")
+        assert not torch.backends.cudnn.benchmark
+        if module is distributed:
+            assert keywords["sampler"].seed == 5
+            monkeypatch.setenv("RANK", "1")
+            with pytest.warns(UserWarning, match="--seed"):
+                loaders_of(module, monkeypatch, "--seed", "5")
+            assert torch.initial_seed() != 5
+            monkeypatch.delenv("RANK")
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -361,6 +381,7 @@ PURPOSES = {
     "model_for_data": makes_the_model_for_the_data,
     "train_classes": refuses_classes_that_training_does_not_know,
     "loader_workers": obeys_the_number_of_workers,
+    "seeded_run": lets_the_seed_decide,
     "topk_classes": counts_top_5_of_three_classes,
 }
 
