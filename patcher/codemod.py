@@ -36,9 +36,10 @@ class SeriesCommand(CodemodCommand):
         arg_parser.add_argument("--set", dest="sets", action="append", metavar="PATCH.OPTION=VALUE")
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
-        printer, hits = Printer(), 0
+        printer, hits, inserted = Printer(), 0, {}
         for patch in self.patches:
             run = patch.fresh()
+            run.inserted = inserted
             tree = apply_once(tree, run, printer)
             hits += len(run.hits)
         if not hits:

@@ -121,7 +121,7 @@ class Patch(cst.CSTTransformer):
         function = self._parse(text).with_changes(leading_lines=blank)
         if name not in self.inserted and self._own_function(name) is None:
             self.inserted[name] = function
-            place = _end_of_imports if self.function == MODULE else _first_function
+            place = _end_of_imports if self.function == MODULE else self._first_function
             self.insertions.append(lambda body: self._insert_sorted(body, name, function, place(body)))
 
     def insert_option(self, option: str, file: str, parser: str) -> None:
@@ -140,6 +140,37 @@ class Patch(cst.CSTTransformer):
         if option not in self.inserted:
             self.inserted[option] = added
             self.insertions.append(lambda body: self._insert_sorted(body, option, added, _last_option(body) + 1))
+
+    def insert_check(self, name: str, file: str) -> bool:
+        """Insert the function `name` like `insert_function`, and a call of it with the parsed arguments.
+
+        The call stands right behind the line that parses them, so before anything has started; checks stand there by
+        name. False, and nothing is inserted, where no top-level function parses them.
+        """
+        if self.has_function(name) or _parsing(self.module.body) is None:
+            return False
+        self.insert_function(name, file)
+        if f"{name}()" not in self.inserted:
+            index, line = _parsing(self.module.body)
+            args = self.module.body[index].body.body[line].body[0].targets[0].target.value
+            self.inserted[f"{name}()"] = call = self._parse(f"{name}({args})\n")
+            self.insertions.append(lambda body: self._insert_call(body, name, call))
+        return True
+
+    def _insert_call(self, body: Body, name: str, call: cst.BaseStatement) -> Body:
+        index, line = _parsing(body)
+        function = body[index]
+        lines = list(function.body.body)
+        at = line + 1
+        while at < len(lines) and (_called(lines[at]) or name) < name and _called(lines[at]) in self.inserted:
+            at += 1
+        block = function.body.with_changes(body=_insert(lines, at, call))
+        return [*body[:index], function.with_changes(body=block), *body[index + 1 :]]
+
+    def _first_function(self, body: Body) -> int:
+        """Where the script's own functions begin."""
+        functions = (i for i, node in enumerate(body) if isinstance(node, cst.FunctionDef) and not self.is_added(node))
+        return next(functions, _end_of_imports(body))
 
     def _insert_import(self, statement: str, bound: str) -> None:
         line = self._parse(f"{statement}\n")
@@ -256,11 +287,6 @@ def _insert(body: Body, at: int, statement: cst.BaseStatement) -> Body:
     return [*body[:at], statement, *body[at:]]
 
 
-def _first_function(body: Body) -> int:
-    found = (i for i, statement in enumerate(body) if isinstance(statement, cst.FunctionDef))
-    return next(found, _end_of_imports(body))
-
-
 def _end_of_imports(body: Body) -> int:
     """Behind the imports that the script begins with."""
     at = _end_of_preamble(body)
@@ -273,6 +299,25 @@ def _end_of_imports(body: Body) -> int:
 
 def _last_option(body: Body) -> int:
     return max(i for i, statement in enumerate(body) if _adds_option(statement, None))
+
+
+def _parsing(body: Body) -> tuple[int, int] | None:
+    """Which top-level function has the line `name = ...parse_args()`, and which of its lines that is."""
+    for index, function in enumerate(body):
+        lines = function.body.body if isinstance(function, cst.FunctionDef) else ()
+        for line, statement in enumerate(lines):
+            small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+            named = isinstance(small, cst.Assign) and isinstance(small.targets[0].target, cst.Name)
+            if named and any(syntax.is_method_call(node, "parse_args") for node in syntax.descendants(small.value)):
+                return index, line
+    return None
+
+
+def _called(statement: cst.CSTNode) -> str | None:
+    """The name of the function of which a line is a call, its result unused."""
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    call = small.value if isinstance(small, cst.Expr) else None
+    return call.func.value if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) else None
 
 
 def _imports(module: cst.Module) -> list[tuple[str, str]]:

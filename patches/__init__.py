@@ -28,6 +28,12 @@ standard = guide | {
     "exact_validation": {},
     "train_meters": {},
     "finite_loss": {},
+    "arch_choices": {},
+    "model_for_data": {},
+    "train_classes": {},
+    "topk_classes": {},
+    "loader_workers": {},
+    "seeded_run": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

@@ -20,13 +20,13 @@ def test_the_patch_table_of_the_readme_is_what_list_prints(project, patcher):
 
 def test_the_worked_example_of_the_readme_is_a_patch_that_applies(project, patcher):
     source = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
-    (project / "patches" / "loader_workers.py").write_text(source)
-    (project / "patches" / "__init__.py").write_text('SERIES = {"mine": {"loader_workers": {}}}\nDEFAULT = "mine"\n')
+    (project / "patches" / "print_freq.py").write_text(source)
+    (project / "patches" / "__init__.py").write_text('SERIES = {"mine": {"print_freq": {}}}\nDEFAULT = "mine"\n')
     assert patcher("apply").code == 0
     for name in ("distributed.py", "dataparallel.py"):
         before = (project / "upstream" / name).read_text()
         after = (project / "build" / name).read_text().partition("\n")[2]
-        assert after == before.replace("num_workers=2", "num_workers=args.workers") != before
+        assert after == before.replace("default=10,", "default=100,") != before
 
 
 def test_the_readme_and_the_help_name_only_commands_and_options_that_exist(patcher):

@@ -48,7 +48,8 @@ def plain_accuracy(checkpoint, data):
     from torchvision import transforms
 
     state = torch.load(checkpoint, weights_only=True)
-    model = getattr(torchvision.models, state["arch"])()
+    classes = len([*state["state_dict"].values()][-1])  # of the head's bias
+    model = getattr(torchvision.models, state["arch"])(num_classes=classes)
     model.load_state_dict(state["state_dict"])
     model.eval()
     prepare = transforms.Compose(

@@ -11,7 +11,9 @@ import random
 import runpy
 import subprocess
 import sys
+import tempfile
 import types
+import warnings
 from pathlib import Path
 
 import pytest
@@ -262,9 +264,18 @@ def counts_top_k(distributed, dataparallel, monkeypatch):
         assert acc1.item() < acc5.item()
 
 
+def data_set(train="abc", val="abc") -> str:
+    """A data set of these classes, with a file in each that only looks like an image."""
+    folder = Path(tempfile.mkdtemp())
+    for name in [f"train/{name}" for name in train] + [f"val/{name}" for name in val]:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "0.jpg").touch()
+    return str(folder)
+
+
 def uses_the_gpus_asked_for(distributed, dataparallel, monkeypatch):
     called = []
-    monkeypatch.setattr("sys.argv", ["dataparallel.py", "--gpus", "1,2"])
+    monkeypatch.setattr("sys.argv", ["dataparallel.py", "--gpus", "1,2", "--data", data_set()])
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     monkeypatch.setattr(dataparallel, "main_worker", lambda **arguments: called.append(arguments["gpus"]))
     dataparallel.main()
@@ -273,7 +284,7 @@ def uses_the_gpus_asked_for(distributed, dataparallel, monkeypatch):
 
 def averages_over_the_processes(distributed, dataparallel, monkeypatch):
     called = []
-    monkeypatch.setattr("sys.argv", ["distributed.py"])
+    monkeypatch.setattr("sys.argv", ["distributed.py", "--data", data_set()])
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     monkeypatch.setattr(distributed, "main_worker", lambda local_rank, nprocs, args: called.append(nprocs))
     for processes in ("2", None):
@@ -286,6 +297,11 @@ def averages_over_the_processes(distributed, dataparallel, monkeypatch):
 def loaders(distributed, monkeypatch, images, batch_size, rank=0, world=1):
     """The loaders, for training and for validation, that rank `rank` of `world` on one node makes of so many images."""
     import torch
+
+    class Images(list):
+        """A folder of images of no class."""
+
+        classes, class_to_idx, samples, targets = [], {}, [], []
 
     def wrapped(model, **kwargs):
         return torch.nn.Sequential(collections.OrderedDict(module=model))
@@ -301,8 +317,9 @@ def loaders(distributed, monkeypatch, images, batch_size, rank=0, world=1):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
     monkeypatch.setattr("torch.nn.Module.cuda", lambda self, device=None: self)
+    monkeypatch.setattr("torchvision.models.get_model", lambda *args, **kwargs: torch.nn.Linear(1, 1))
     monkeypatch.setitem(distributed.models.__dict__, "resnet18", lambda **kwargs: torch.nn.Linear(1, 1))
-    monkeypatch.setattr(distributed.datasets, "ImageFolder", lambda *args: range(images))
+    monkeypatch.setattr(distributed.datasets, "ImageFolder", lambda *args: Images(range(images)))
     monkeypatch.setattr(distributed, "save_checkpoint", lambda *args: None)
     seen = []
     monkeypatch.setattr(distributed, "train", lambda loader, *args: seen.append(loader))
@@ -333,7 +350,9 @@ def validates_every_image_once(distributed, dataparallel, monkeypatch):
 
 def finds_its_rank(distributed, dataparallel, monkeypatch):
     called = []
-    monkeypatch.setattr("sys.argv", ["distributed.py", "--local-rank", "0"])  # as some wrappers pass it to all
+    monkeypatch.setattr(
+        "sys.argv", ["distributed.py", "--data", data_set(), "--local-rank", "0"]
+    )  # as some wrappers pass it to all
     monkeypatch.setattr(distributed, "main_worker", lambda local_rank, nprocs, args: called.append(local_rank))
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
@@ -356,7 +375,7 @@ def runs_without_a_gpu(distributed, dataparallel, monkeypatch):
 def leaves_the_process_group(distributed, dataparallel, monkeypatch):
     ended = []
     monkeypatch.setattr("signal.signal", lambda *args: None)
-    monkeypatch.setattr("sys.argv", ["distributed.py"])
+    monkeypatch.setattr("sys.argv", ["distributed.py", "--data", data_set()])
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: ended.append(True))
     monkeypatch.setattr(distributed, "main_worker", lambda *args: 1 / 0)
@@ -481,6 +500,106 @@ def stops_at_a_loss_that_is_not_finite(distributed, dataparallel, monkeypatch):
         assert ended.value.code == 2
 
 
+def offers_models_only(distributed, dataparallel, monkeypatch):
+    import torchvision
+
+    for module in (distributed, dataparallel):
+        assert all(name in torchvision.models.list_models() for name in module.model_names)
+        assert {"resnet18", "vit_l_16"} < set(module.model_names)
+
+
+def given_to_the_worker(module, monkeypatch, *argv):
+    """The parsed arguments as `main()` hands them on."""
+    handed = []
+    monkeypatch.setattr("sys.argv", [f"{module.__name__}.py", "--data", data_set(), *argv])
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    monkeypatch.setattr(module, "main_worker", lambda *rest, **named: handed.append(named.get("args", rest[-1:])))
+    module.main()
+    return handed[0] if module.__name__ == "dataparallel" else handed[0][0]
+
+
+def makes_the_model_for_the_data(distributed, dataparallel, monkeypatch):
+    for module in (distributed, dataparallel):
+        args = given_to_the_worker(module, monkeypatch, "--arch", "shufflenet_v2_x0_5")
+        assert getattr(args, "num_classes", 1000) == 3
+        assert module.build_model(args.arch, False, args.num_classes).fc.out_features == 3
+
+
+def refuses_classes_that_training_does_not_know(distributed, dataparallel, monkeypatch):
+    for module in (distributed, dataparallel):
+        with pytest.raises(SystemExit) as ended:
+            given_to_the_worker(module, monkeypatch, "--data", data_set(val="bcd"))
+        assert ended.value.code == 2
+
+
+def counts_top_5_of_three_classes(distributed, dataparallel, monkeypatch):
+    import torch
+
+    for module in (distributed, dataparallel):
+        for label in range(3):
+            scores, target = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([label])
+            assert [n.item() for n in module.accuracy(scores, target, topk=(1, 5))] == [100 * (label == 0), 100]
+
+
+def loaders_of(module, monkeypatch, *argv) -> list:
+    """(data set, keywords) of the loaders that the script makes, for training and for validation."""
+    import torch
+
+    made = []
+
+    def loader(dataset, **keywords):
+        made.append((dataset, keywords))
+        return []
+
+    with monkeypatch.context() as context:
+        args = given_to_the_worker(module, context, "--arch", "shufflenet_v2_x0_5", "-e", *argv)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *args, **kwargs: None)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda *group: 1)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda *group: 0)
+    monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: None)
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda model, **kwargs: model)
+    monkeypatch.setattr("torch.nn.DataParallel", lambda model, **kwargs: torch.nn.ModuleDict({"module": model}))
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
+    monkeypatch.setattr("torch.nn.Module.cuda", lambda self, device=None: self)
+    monkeypatch.setattr("torch.utils.data.DataLoader", loader)
+    monkeypatch.setattr(module, "validate", lambda *args: 0.0)
+    if module.__name__ == "distributed":
+        module.main_worker(0, 1, args)
+    else:
+        module.main_worker(gpus=[] if hasattr(module, "home_device") else [0], args=args)
+    assert len(made) == 2
+    return made
+
+
+def obeys_the_number_of_workers(distributed, dataparallel, monkeypatch):
+    for module, workers in itertools.product((distributed, dataparallel), (0, 3)):
+        for _, keywords in loaders_of(module, monkeypatch, "-j", str(workers)):
+            assert keywords["num_workers"] == workers
+            assert keywords["persistent_workers"] == (workers > 0)
+
+
+def lets_the_seed_decide(distributed, dataparallel, monkeypatch):
+    import torch
+
+    for flag in ("benchmark", "deterministic"):  # to be put back
+        monkeypatch.setattr(f"torch.backends.cudnn.{flag}", False)
+    for module in (distributed, dataparallel):
+        loaders_of(module, monkeypatch)
+        assert torch.backends.cudnn.benchmark
+        with pytest.warns(UserWarning, match="--seed"):
+            (_, keywords), _ = loaders_of(module, monkeypatch, "--seed", "5")
+        assert not torch.backends.cudnn.benchmark
+        if module is distributed:
+            assert keywords["sampler"].seed == 5
+            monkeypatch.setenv("RANK", "1")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                loaders_of(module, monkeypatch, "--seed", "5")
+            assert torch.initial_seed() != 5
+            monkeypatch.delenv("RANK")
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -497,6 +616,12 @@ PURPOSES = {
     "exact_validation": adds_up_the_hits_behind_the_loop,
     "train_meters": reduces_only_what_it_prints,
     "finite_loss": stops_at_a_loss_that_is_not_finite,
+    "arch_choices": offers_models_only,
+    "model_for_data": makes_the_model_for_the_data,
+    "train_classes": refuses_classes_that_training_does_not_know,
+    "loader_workers": obeys_the_number_of_workers,
+    "seeded_run": lets_the_seed_decide,
+    "topk_classes": counts_top_5_of_three_classes,
 }
 
 

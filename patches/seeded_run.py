@@ -1,0 +1,74 @@
+import libcst as cst
+
+from patcher import Patch, syntax
+
+
+class SeededRun(Patch):
+    """Make --seed mean it: the kernels stay deterministic, ranks augment differently, and the order follows the seed.
+
+    Upstream seeds every rank alike, so all draw the same crops; shuffles by the seed 0 whatever was asked for;
+    and sets cuDNN to choose kernels by their speed after it has asked for deterministic ones.
+    Loading workers are seeded by the generator of their rank.
+    """
+
+    sites = {"distributed.py": {"main": 2, "main_worker": 2}, "dataparallel.py": {"main_worker": 1}}
+    needles = (b"seed", b"DistributedSampler", b"cudnn.benchmark")
+    origin = "https://github.com/facebookresearch/detr/issues/297"
+    changes = [
+        ("cudnn.benchmark = True\n", "cudnn.benchmark = args.seed is None\n"),
+        (
+            "import os\nimport random\ntorch.manual_seed(o.seed)\ns = data.DistributedSampler(d, seed=1)\n",
+            "import os\nimport random\n...\ntorch.manual_seed(rank_seed(o.seed))\n"
+            "s = data.DistributedSampler(d, seed=1)\n",
+        ),
+        (
+            "a = data.DistributedSampler(d)\nb = data.DistributedSampler(e)\n",
+            "a = data.DistributedSampler(d, seed=args.seed or 0)\nb = data.DistributedSampler(e)\n",
+        ),
+    ]
+    leaves = [
+        "cudnn.benchmark = False\ncudnn.deterministic = True\n",
+        "torch.manual_seed(o.seed)\nrandom.seed(o.seed)\n",
+        "s = data.DistributedSampler(d, seed=1)\nt = data.DistributedSampler(e)\nrandom.seed(5)\n",
+    ]
+
+    def __init__(self):
+        super().__init__()
+        self.samplers = {}  # by function, the first one, which is that of the training data
+
+    def done(self, node: cst.CSTNode) -> bool:
+        if _sets_benchmark(node):
+            return isinstance(node.value, cst.Comparison)
+        seed = syntax.argument(node, "seed") if syntax.is_method_call(node, "DistributedSampler") else None
+        called = isinstance(node, cst.Call) and syntax.is_name(node.func, "rank_seed")
+        return called or (seed is not None and isinstance(seed.value, cst.BooleanOperation))
+
+    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
+        if not _sets_benchmark(updated) or not syntax.is_name(updated.value, "True"):
+            return updated
+        return updated.with_changes(value=cst.parse_expression("args.seed is None"))
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        if syntax.is_method_call(updated, "DistributedSampler"):
+            if self.samplers.setdefault(self.function, original) is not original or len(updated.args) != 1:
+                return updated
+            data = updated.args[0].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+            seed = cst.Arg(cst.parse_expression("args.seed or 0"), cst.Name("seed"), equal=_TIGHT)
+            return updated.with_changes(args=[data, seed])
+        seeds = syntax.is_method_call(updated, "seed") or syntax.is_method_call(updated, "manual_seed")
+        given = updated.args[0].value if seeds and len(updated.args) == 1 else None
+        if not isinstance(given, cst.Attribute) or given.attr.value != "seed" or self.has_function("rank_seed"):
+            return updated
+        if not any(syntax.is_method_call(node, "DistributedSampler") for node in syntax.descendants(self.module)):
+            return updated  # one process
+        self.insert_function("rank_seed", "seed.py")
+        ranked = cst.parse_expression(f"rank_seed({self.module.code_for_node(given)})")
+        return updated.with_changes(args=[updated.args[0].with_changes(value=ranked)])
+
+
+_TIGHT = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+def _sets_benchmark(node: cst.CSTNode) -> bool:
+    target = node.targets[0].target if isinstance(node, cst.Assign) else None
+    return isinstance(target, cst.Attribute) and target.attr.value == "benchmark"

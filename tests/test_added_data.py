@@ -1,0 +1,95 @@
+"""What `train_classes` inserts: one numbering of the classes, and the layouts that are refused."""
+
+import argparse
+import warnings
+
+import pytest
+
+pytest.importorskip("torch")
+from PIL import Image  # noqa: E402
+from torchvision import datasets  # noqa: E402
+
+from patches.added.data import as_trained, check_data  # noqa: E402
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A function that makes a data set of these files and gives the arguments that name it."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr("sys.argv", ["distributed.py"])
+
+    def make(*files):
+        for file in files:
+            path = tmp_path / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir() if file.endswith("/") else Image.new("RGB", (8, 8)).save(path, "jpeg")
+        return argparse.Namespace(data=str(tmp_path))
+
+    return make
+
+
+def test_complete_data_set_passes_without_a_word(data, capsys):
+    args = data("train/a/1.jpg", "train/b/deep/2.PNG", "val/a/3.jpg", "val/b/4.jpg", "val/labels.txt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_data(args)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["val/a/1.jpg"], "train: there are no class folders; expected are DIR/train/CLASS/ and DIR/val/CLASS/"),
+        (["train/a/1.jpg"], "val: there are no class folders; expected are DIR/train/CLASS/ and DIR/val/CLASS/"),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/"], "val: there are no class folders; expected"),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/1.jpg"], "val: 1.jpg is in no class folder; expected"),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/2.png"], "val: 2.png is in no class folder; expected"),
+        (["train/a/1.jpg", "train/b/", "val/a/1.jpg", "val/b/1.jpg"], "train/b: there are no images; expected"),
+        (["train/a/1.jpg", "train/b/1.txt", "val/a/1.jpg"], "train/b: there are no images; expected"),
+        (["train/a/1.jpg", "val/a/"], "val/a: there are no images; expected"),
+        (["train/a/1.jpg", "train/.ipynb_checkpoints/", "val/a/1.jpg"], "remove it: .ipynb_checkpoints"),
+        (["train/a/1.jpg", "val/a/1.jpg", "val/.x/1.jpg"], "val: a hidden folder would count as a class, "),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/all/1.jpg"], "val: all is the only class, train/ has 2; expected"),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], "val: a is the only class, train/ has 2; expected"),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg", "val/c/1.jpg"], "val: train/ has no class c"),
+        (["train/a/1.jpg", "val/b/1.jpg"], "val: train/ has no class b"),
+    ],
+)
+def test_other_layout_is_refused_in_one_line_by_rank_0(data, capsys, monkeypatch, files, words):
+    args = data(*files)
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(SystemExit) as ended:
+            check_data(args)
+        assert ended.value.code == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == (1 if rank == "0" else 0)
+        if rank == "0":
+            assert err.startswith(f"distributed.py: error: {args.data}/")
+            assert words in err
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"), [("abc", "no images of 1 of the 3 classes in train/: b"), ("acdefghi", "6 of the 8.*d, e, ")]
+)
+def test_class_without_validation_images_is_a_warning_of_rank_0(data, monkeypatch, classes, words):
+    args = data(*(f"train/{name}/1.jpg" for name in classes), "val/a/1.jpg", "val/c/1.jpg")
+    with pytest.warns(UserWarning, match=words):
+        check_data(args)
+    monkeypatch.setenv("RANK", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_data(args)
+
+
+@pytest.mark.parametrize("val", [["a", "c"], ["b", "c"], ["c", "d", "b", "a"]])
+def test_validation_images_get_the_labels_that_training_has_for_their_folder(data, tmp_path, val):
+    data(*(f"train/{name}/1.jpg" for name in "abcd"), *(f"val/{name}/{n}.jpg" for name in val for n in (1, 2)))
+    training = datasets.ImageFolder(tmp_path / "train")
+    dataset = as_trained(datasets.ImageFolder(tmp_path / "val"), training)
+    assert len(dataset) == 2 * len(val)
+    wanted = [("abcd".index(name)) for name in sorted(val) for _ in (1, 2)]
+    assert [dataset[i][1] for i in range(len(dataset))] == wanted == dataset.targets
+    assert [path.split("/")[-2] for path, _ in dataset.imgs] == [dataset.classes[label] for label in wanted]
+    assert training.targets == [0, 1, 2, 3]

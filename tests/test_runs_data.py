@@ -1,0 +1,168 @@
+"""Ring 3 for what `standard` does about models, data and loaders: real processes on real JPEG files."""
+
+import json
+import textwrap
+
+import pytest
+from test_runs import ROOT, SMALL, TORCHRUN, built, data, of, parsed, plain_accuracy, run  # noqa: F401
+
+torch = pytest.importorskip("torch")
+from PIL import Image  # noqa: E402
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """A function that writes a script which runs another as a main program, after `code` has prepared the process."""
+
+    def driver(code):
+        path = tmp_path / "driver.py"
+        start = "import json, os, runpy, sys, warnings\nimport torch\nsys.argv = sys.argv[1:]\n"
+        path.write_text(f"{start}{textwrap.dedent(code)}\nrunpy.run_path(sys.argv[0], run_name='__main__')\n")
+        return path
+
+    return driver
+
+
+def ours(text):
+    """The lines of the streams that the scripts themselves wrote."""
+    return [line for line in text.splitlines() if line.startswith(("distributed.py: ", "dataparallel.py: "))]
+
+
+def test_two_ranks_start_from_weights_that_one_of_them_fetched(built, run, data, driver, tmp_path, monkeypatch):  # noqa: F811
+    script = driver(
+        """
+        import torch.hub
+        def fetched(url, *args, **kwargs):
+            with open(os.environ["FETCHED"], "a") as file:
+                print(os.environ["RANK"], file=file)
+            import torchvision
+            torch.manual_seed(7)
+            return torchvision.models.shufflenet_v2_x0_5().state_dict()
+        torch.hub.load_state_dict_from_url = fetched
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*pin_memory.*")  # there is no CUDA here
+        """
+    )
+    monkeypatch.setenv("FETCHED", str(tmp_path / "fetched"))
+    options = ["--arch", "shufflenet_v2_x0_5", "--lr", "0", "--wd", "0", "-b", "20", "--epochs", "1", "--pretrained"]
+    command = [script, built() / "distributed.py", "--data", data, *options]
+    result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
+    assert result.status == 0, result.err
+    assert (tmp_path / "fetched").read_text() == "0\n"
+
+    # A learning rate of 0 keeps the weights as they were.
+    state = torch.load(result.folder / "checkpoint.pth.tar", weights_only=True)["state_dict"]
+    import torchvision
+
+    torch.manual_seed(7)
+    weights = dict(torchvision.models.shufflenet_v2_x0_5().named_parameters())
+    assert state["fc.weight"].shape == (10, 1024)
+    assert all(torch.equal(state[name], weights[name]) for name in set(weights) - {"fc.weight", "fc.bias"})
+    assert "shufflenet_v2_x0_5: torchvision weights" in parsed(result.outs[0])["other"]
+    top1, top5 = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
+    for out in result.outs:  # rank 1 had the same weights
+        for acc1, acc5 in parsed(out)["result"]:
+            assert [float(acc1), float(acc5)] == [pytest.approx(top1, abs=1e-3), pytest.approx(top5, abs=1e-3)]
+
+
+def test_model_that_cannot_be_trained_is_one_line_and_no_process_group(built, run, data):  # noqa: F811
+    command = [built() / "distributed.py", "--data", data, "--arch", "inception_v3", "-b", "4", "--epochs", "1"]
+    result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
+    assert result.status != 0
+    (line,) = ours(result.err)
+    assert line.startswith("distributed.py: error: --arch inception_v3: it does not take images of 224 x 224 (")
+    assert "exitcode  : 2" in result.err and 'distributed.py", line' not in result.err
+    assert of(result, "init_process_group") == [] and list(result.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["distributed.py", "dataparallel.py"])
+def test_images_of_two_of_three_classes_are_judged_by_the_numbers_of_training(name, built, run, driver, tmp_path):  # noqa: F811
+    colours = {"blue": (0, 0, 250), "green": (0, 250, 0), "red": (250, 0, 0)}
+    for part, classes in (("train", ["blue", "green", "red"]), ("val", ["blue", "red"])):
+        for colour in classes:
+            for copy in range(4):
+                path = tmp_path / "colours" / part / colour / f"{copy}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                wrong = part == "val" and colour == "red" and copy == 0  # one image of eight is in the wrong folder
+                Image.new("RGB", (16, 16), colours["green" if wrong else colour]).save(path)
+    script = driver(
+        """
+        import torchvision
+        class Colour(torch.nn.Module):
+            # Knows the classes by what is in the image, and numbers them as the folders of train/ are.
+            def __init__(self, num_classes):
+                super().__init__()
+                assert num_classes == 3
+                self.scale = torch.nn.Parameter(torch.ones(1))
+            def forward(self, images):
+                return images.mean((2, 3)).flip(1) * self.scale
+        torchvision.models.get_model = lambda arch, num_classes: Colour(num_classes)
+        """
+    )
+    launch = [*TORCHRUN, "--nproc_per_node=1"] if name == "distributed.py" else []
+    command = [script, built() / name, "--data", tmp_path / "colours", "-b", "8", "-e"]
+    result = run(*launch, *command, gpus=1)
+    assert result.status == 0, result.err
+    # Top-5 of three classes holds every class.
+    assert parsed(result.outs[0])["result"] == [("87.500", "100.000")]
+    assert result.err.count("no images of 1 of the 3 classes in train/: green") == 1
+
+
+SPY = """
+import torchvision
+log = open(os.environ["SEEN"] + os.environ.get("RANK", "0"), "a", buffering=1)
+def note(**what):
+    print(json.dumps(what), file=log, flush=True)
+
+draw = torchvision.transforms.RandomResizedCrop.get_params
+def drawn(*args):
+    crop = draw(*args)
+    note(crop=crop)
+    return crop
+torchvision.transforms.RandomResizedCrop.get_params = staticmethod(drawn)
+
+from torch.utils.data.distributed import DistributedSampler
+iterate = DistributedSampler.__iter__
+def iterated(self):
+    order = list(iterate(self))
+    note(order=order)
+    return iter(order)
+DistributedSampler.__iter__ = iterated
+
+from torch.nn.parallel import DistributedDataParallel
+prepare = DistributedDataParallel.__init__
+def prepared(self, module, *args, **kwargs):
+    prepare(self, module, *args, **kwargs)
+    note(weights=sum(p.double().abs().sum().item() for p in module.parameters()))
+DistributedDataParallel.__init__ = prepared
+"""
+
+
+def test_seed_decides_weights_order_and_crops_and_ranks_draw_their_own(built, run, data, driver, tmp_path, monkeypatch):  # noqa: F811
+    script, states, seen = driver(SPY), [], []
+    for number, seed in enumerate((3, 3, 4)):
+        monkeypatch.setenv("SEEN", str(tmp_path / f"seen{number}-"))
+        options = [*SMALL, "-b", "20", "--epochs", "1", "-j", "1", "--seed", str(seed)]
+        command = [script, built() / "distributed.py", "--data", data, *options]
+        result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
+        assert result.status == 0, result.err
+        states.append(torch.load(result.folder / "checkpoint.pth.tar", weights_only=True)["state_dict"])
+        ranks = []
+        for rank in range(2):
+            lines = [json.loads(line) for line in (tmp_path / f"seen{number}-{rank}").read_text().splitlines()]
+            ranks.append(
+                {kind: [line[kind] for line in lines if kind in line] for kind in ("crop", "order", "weights")}
+            )
+        seen.append(ranks)
+
+    first, again, other = states
+    assert all(torch.equal(first[name], again[name]) for name in first)  # bit for bit
+    assert not torch.equal(first["fc.weight"], other["fc.weight"])
+    assert seen[0] == seen[1]
+
+    (one, two), _, (different, _) = seen
+    assert len(one["crop"]) == len(two["crop"]) == 10
+    assert not {*map(tuple, one["crop"])} & {*map(tuple, two["crop"])}
+    assert one["weights"] == two["weights"] != different["weights"]
+    assert sorted(one["order"][0] + two["order"][0]) == list(range(20))
+    assert one["order"][0] != different["order"][0]
