@@ -1,0 +1,232 @@
+"""Ring 3: the numbers that whole runs print are the true ones, however many processes computed them.
+
+Every image has one grey, which training's random crops do not change, and `tests/tiny_models` knows the class of each
+grey, so what is right can be counted here without any of the scripts. There are more pretended devices than processes.
+"""
+
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from conftest import REPO, load
+from test_runs import TORCHRUN, parsed, plain_accuracy
+
+from patcher.engine import render
+from patcher.project import Project, Request
+
+GREYS = (20, 50, 82, 116, 152, 190, 230)  # as in tests/tiny_models
+WRONG = {"train": 7, "val": 8}  # so many images lie in the folder of another class
+COUNT = {"train": 24, "val": 70}
+
+
+def labelled(part):
+    """(grey, class of the folder) of each image."""
+    for index in range(COUNT[part]):
+        truth = index % len(GREYS)
+        yield GREYS[truth], (truth + 1 + index % 5) % len(GREYS) if index < WRONG[part] else truth
+
+
+def plain_numbers(part):
+    """Mean loss, top-1 and top-5 in per cent, image by image."""
+    losses, places = [], []
+    for grey, label in labelled(part):
+        scores = [-((4 * (grey - known) / 255) ** 2) for known in GREYS] + [-100.0] * 993
+        losses.append(math.log(sum(map(math.exp, scores))) - scores[label])
+        places.append(sum(score > scores[label] for score in scores))
+    share = [100 * sum(place < k for place in places) / len(places) for k in (1, 5)]
+    return sum(losses) / len(losses), *share
+
+
+def write(folder, parts):
+    from PIL import Image
+
+    for part, images in parts.items():
+        for name in range(len(GREYS)):
+            (folder / part / str(name)).mkdir(parents=True)
+        for index, (grey, label) in enumerate(images):
+            Image.new("RGB", (64, 64), (grey,) * 3).save(folder / part / str(label) / f"{index:02}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("greys"), {part: labelled(part) for part in COUNT})
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """A function that gives a script as a series makes it, or would without one of its patches."""
+    project = Project(REPO)
+
+    def make(name, series="standard", without=None):
+        path = tmp_path_factory.mktemp("built") / name
+        patches = [patch for patch in project.patches_of(Request(series, ())) if patch.slug() != without]
+        path.write_bytes(render(name, (REPO / "upstream" / name).read_bytes(), patches).after)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts a command on 4 pretended devices in a folder of the job, without waiting for its end."""
+    (tmp_path / "job").mkdir()
+    processes = []
+
+    def start(command, number=0):
+        logs = tmp_path / f"logs{number}"
+        if command[: len(TORCHRUN)] == TORCHRUN:  # a file per rank and stream: on one pipe their lines mix
+            command = [*TORCHRUN, "--redirects=3", f"--log-dir={logs}", *command[len(TORCHRUN) :]]
+        path = str(REPO / "tests" / "tiny_models")
+        process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            cwd=tmp_path / "job",
+            env={**os.environ, "PYTHONPATH": path, "FAKE_GPUS": "4", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process, logs
+
+    yield start
+    for process in processes:
+        process.kill()
+
+
+@pytest.fixture
+def run(start, tmp_path):
+    """A function that runs commands at once to their end: status, what each rank printed, all of stderr, the folder."""
+
+    def run(*commands):
+        started = [start(command, number) for number, command in enumerate(commands)]
+        outs, errs, status = [], [], 0
+        for process, logs in started:
+            out, err = process.communicate(timeout=240)
+            status = status or process.returncode
+            ranks = [path.read_text() for path in sorted(logs.rglob("stdout.log"))]
+            outs += ranks or [out]
+            errs += [err, *(path.read_text() for path in sorted(logs.rglob("stderr.log")))]
+        return SimpleNamespace(status=status, outs=outs, err="".join(errs), folder=tmp_path / "job")
+
+    return run
+
+
+def options(data, batch_size, *more, arch="gray", lr="0", epochs=2):
+    command = ["--data", data, "--arch", arch, "--batch-size", batch_size, "--lr", lr, "--epochs", epochs]
+    return [*command, "--print-freq", "1", *more]
+
+
+def averages(line):
+    """The averages of loss and accuracies in a training line, which stand in parentheses behind Time and Data."""
+    return [float(number) for number in re.findall(r"\(\s*([-+.\de]+)\)", line)[2:]]
+
+
+def check(result, data, ranks, steps):
+    import torch
+
+    assert result.status == 0, result.err
+    assert len(result.outs) == ranks
+    loss, top1, top5 = plain_numbers("train")
+    _, true1, true5 = plain_numbers("val")
+    assert f"{true1:.3f}" == "88.571"
+    for out in result.outs:
+        assert parsed(out)["result"] == [(f"{true1:.3f}", f"{true5:.3f}")] * 2  # every epoch
+        last = [line for line in out.splitlines() if line.startswith(f"Epoch: [1][{steps - 1}/{steps}]")]
+        assert averages(last[0]) == [pytest.approx(loss, rel=2e-4), round(top1, 2), round(top5, 2)]
+    for name in ("checkpoint", "model_best"):
+        assert torch.load(result.folder / f"{name}.pth.tar", weights_only=True)["best_acc1"] == 100 * 62 / 70
+
+
+@pytest.mark.parametrize("ranks, batch_size, steps", [(1, 70, 1), (2, 10, 3), (3, 9, 3), (4, 4, 6)])
+def test_distributed_prints_the_true_numbers_at_every_world_size(ranks, batch_size, steps, script, run, data):
+    command = [*TORCHRUN, f"--nproc_per_node={ranks}", script("distributed.py"), *options(data, batch_size)]
+    check(run(command), data, ranks, steps)
+
+
+def test_two_nodes_of_two_ranks_print_the_true_numbers(script, run, data):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=numbers"]
+    agent = [*TORCHRUN, "--nnodes=2", "--nproc_per_node=2", *endpoint, script("distributed.py")]
+    # The batch is that of a node: 24 images on 4 ranks with 4 each make 2 steps, the second of 2 images.
+    check(run(*[[*agent, *options(data, 8)] for _ in range(2)]), data, 4, 2)
+
+
+def test_dataparallel_prints_the_true_numbers(script, run, data):
+    check(run([script("dataparallel.py"), *options(data, 9)]), data, 1, 3)
+
+
+def test_trained_model_scores_as_its_checkpoint_does_though_one_rank_has_nothing_to_validate(
+    script, run, tmp_path, monkeypatch
+):
+    # Two images on three ranks; each rank's running statistics are its own, and the checkpoint has those of rank 0.
+    data = write(tmp_path / "data", {"train": labelled("train"), "val": [(GREYS[0], 0), (GREYS[6], 6)]})
+    for name in range(1, 6):
+        (data / "val" / str(name)).rmdir()
+        (data / "train" / str(name)).rename(data / "train" / f"x{name}")
+    command = [*TORCHRUN, "--nproc_per_node=3", script("distributed.py"), *options(data, 6, arch="tiny", lr="0.05")]
+    result = run(command)
+    assert result.status == 0, result.err
+    import torchvision
+
+    monkeypatch.setattr(torchvision.models, "tiny", None, raising=False)
+    load(REPO / "tests" / "tiny_models" / "sitecustomize.py", "tiny_models").add_models(torchvision.models)
+    top = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
+    for out in result.outs:
+        assert parsed(out)["result"][-1] == tuple(f"{share:.3f}" for share in top)
+
+
+# Without the patches the runs above come out wrong, or they would prove nothing.
+
+
+def test_guide_prints_half_of_it_for_two_processes_on_four_devices(script, run, data):
+    command = [*TORCHRUN, "--nproc_per_node=2", script("distributed.py", "guide"), *options(data, 20, epochs=1)]
+    result = run(command)
+    assert result.status == 0, result.err
+    assert [top1 for top1, _ in parsed(result.outs[0])["result"]] == ["44.286"]
+
+
+@pytest.mark.parametrize(
+    "without, printed",
+    [("val_sampler", {"88.889"}), ("exact_validation", {"88.406", "88.889"})],  # 64 of 72; the mean of means
+)
+def test_three_ranks_print_another_number_without_one_patch(without, printed, script, run, data):
+    patched = script("distributed.py", without=without)
+    result = run([*TORCHRUN, "--nproc_per_node=3", patched, *options(data, 9, epochs=1)])
+    assert result.status == 0, result.err
+    assert {top1 for out in result.outs for top1, _ in parsed(out)["result"]} == printed
+
+
+@pytest.mark.parametrize(
+    "name, launcher", [("distributed.py", [*TORCHRUN, "--nproc_per_node=2"]), ("dataparallel.py", [])]
+)
+def test_loss_that_is_not_finite_ends_the_run_and_spares_the_checkpoint(name, launcher, script, run, data, tmp_path):
+    kept = {f"{kind}.pth.tar": os.urandom(99) for kind in ("checkpoint", "model_best")}
+    for file, content in kept.items():
+        (tmp_path / "job" / file).write_bytes(content)
+    result = run([*launcher, script(name), *options(data, 4, arch="tiny", lr="1e38", epochs=3)])
+    assert result.status != 0
+    lines = [line for line in result.err.splitlines() if line.startswith(f"{name}: error:")]
+    words = (
+        r"epoch 0, step [1-5]: the loss is (nan|inf) \(learning rate 1e\+38\); stopped, "
+        "and the last checkpoint stays as it is"
+    )
+    assert len(lines) == 1 and re.search(words, lines[0]), result.err
+    assert {file: (tmp_path / "job" / file).read_bytes() for file in kept} == kept
+    assert not any(parsed(out)["result"] for out in result.outs)
+
+
+def test_batch_that_does_not_divide_is_one_line_for_all_processes(script, run, data):
+    result = run([*TORCHRUN, "--nproc_per_node=2", script("distributed.py"), *options(data, 3)])
+    assert result.status != 0
+    lines = [line for line in result.err.splitlines() if line.startswith("distributed.py: error:")]
+    words = "--batch-size 3: does not divide by the 2 processes of this node; 2 and 4 do"
+    assert lines == [f"distributed.py: error: {words}"]
+    assert list(result.folder.iterdir()) == []

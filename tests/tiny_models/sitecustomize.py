@@ -1,0 +1,64 @@
+"""Two small models in `torchvision.models`, for runs of whole scripts whose subject is not the model.
+
+    PYTHONPATH=tests/tiny_models FAKE_GPUS=2 python build/dataparallel.py --arch gray ...
+
+`gray` knows the class of an image of one grey: exactly, without training. `tiny` has to be trained, and has
+running statistics, which each rank gathers for itself. The stand-in for `torch.cuda` comes along.
+"""
+
+import runpy
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+GREYS = (20, 50, 82, 116, 152, 190, 230)  # of class 0, 1, ...: no two pairs are as far apart
+
+
+def add_models(models):
+    import torch
+    from torch import nn
+    from torchvision.models._api import register_model
+
+    class Gray(nn.Module):
+        def __init__(self, num_classes):
+            super().__init__()
+            self.greys = nn.Parameter(torch.tensor(GREYS) / 255)
+            self.num_classes = num_classes
+
+        def forward(self, images):
+            grey = images[:, 0].mean((1, 2)) * 0.229 + 0.485  # the script's normalisation undone
+            scores = -((4 * (grey[:, None] - self.greys)) ** 2)
+            return nn.functional.pad(scores, (0, self.num_classes - len(GREYS)), value=-100.0)
+
+    def gray(*, weights=None, num_classes=1000, **kwargs):
+        return Gray(num_classes)
+
+    def tiny(*, weights=None, num_classes=1000, **kwargs):
+        return nn.Sequential(nn.AvgPool2d(56), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, num_classes))
+
+    for builder in (gray, tiny):
+        builder.__module__ = "torchvision.models.small"  # list_models(module=torchvision.models) goes by that
+        setattr(models, builder.__name__, register_model()(builder))
+
+
+class AddAfterImport:
+    """Finds `torchvision.models` where it is, and adds to it right after it has been imported."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path) if name == "torchvision.models" else None
+        if spec is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_add(module):
+            load(module)
+            add_models(module)
+
+        spec.loader.exec_module = load_and_add
+        return spec
+
+
+if __name__ == "sitecustomize":  # and not where a test imports this for the models
+    runpy.run_path(str(Path(__file__).resolve().parent.parent / "stand_in" / "sitecustomize.py"))
+    sys.meta_path.insert(0, AddAfterImport)
