@@ -373,6 +373,15 @@ def lets_the_seed_decide(distributed, dataparallel, monkeypatch):
             monkeypatch.delenv("RANK")
 
 
+def names_images_that_cannot_be_decoded(distributed, dataparallel, monkeypatch):
+    monkeypatch.chdir(tempfile.mkdtemp())
+    for module in (distributed, dataparallel):
+        for dataset, _ in loaders_of(module, monkeypatch):
+            with pytest.raises(Exception, match="0.jpg") as caught:  # the data set only looks like one
+                dataset[0]
+            assert str(caught.value).startswith(f"cannot decode {dataset.root}/a/0.jpg: ")
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -382,6 +391,7 @@ PURPOSES = {
     "train_classes": refuses_classes_that_training_does_not_know,
     "loader_workers": obeys_the_number_of_workers,
     "seeded_run": lets_the_seed_decide,
+    "bad_images": names_images_that_cannot_be_decoded,
     "topk_classes": counts_top_5_of_three_classes,
 }
 
