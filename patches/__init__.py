@@ -34,6 +34,7 @@ standard = guide | {
     "topk_classes": {},
     "loader_workers": {},
     "seeded_run": {},
+    "bad_images": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}
