@@ -49,20 +49,63 @@ def project(tmp_path, monkeypatch) -> Path:
     return root
 
 
+THREE_PATCHES = """\
+guide = {
+    "local_rank_from_env": {},
+    "reshape_topk": {},
+    "configurable_gpus": {},
+}
+
+standard = guide | {
+    "local_rank_from_env": {"fallback": True},
+}
+
+SERIES = {"guide": guide, "standard": standard}
+DEFAULT = "standard"
+"""
+
+
 @pytest.fixture(scope="session")
-def pristine_build(tmp_path_factory) -> Path:
-    """What `apply` makes of this repository, written once: a build is the same bytes wherever it is made."""
-    root = Project(REPO)
-    out = tmp_path_factory.mktemp("pristine") / "build"
-    build.apply(root, build.plan(root, Request(root.default_series())), out)
+def three_patches(tmp_path_factory) -> Path:
+    """A project with three of the patches: the same machinery, and runs that stay quick as the series grows."""
+    root = tmp_path_factory.mktemp("three_patches")
+    shutil.copytree(REPO / "upstream", root / "upstream")
+    (root / "patches/added").mkdir(parents=True)
+    (root / "patches/__init__.py").write_text(THREE_PATCHES)
+    names = (
+        "local_rank_from_env",
+        "reshape_topk",
+        "configurable_gpus",
+        "added/__init__",
+        "added/gpu_ids",
+        "added/gpus",
+    )
+    for name in names:
+        shutil.copy(REPO / f"patches/{name}.py", root / f"patches/{name}.py")
+    return root
+
+
+@pytest.fixture
+def small_project(three_patches, tmp_path, monkeypatch) -> Path:
+    """The root of a copy of it, which is the working directory too."""
+    shutil.copytree(three_patches, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+@pytest.fixture(scope="session")
+def pristine_build(three_patches, tmp_path_factory) -> Path:
+    """What `apply` makes of it, written once: a build is the same bytes wherever it is made."""
+    small, out = Project(three_patches), tmp_path_factory.mktemp("pristine") / "build"
+    build.apply(small, build.plan(small, Request("standard")), out)
     return out
 
 
 @pytest.fixture
-def fresh(project, pristine_build) -> Path:
-    """The root of a project whose default build has been applied."""
-    shutil.copytree(pristine_build, project / "build")
-    return project
+def fresh(small_project, pristine_build) -> Path:
+    """The root of a small project whose default build has been applied."""
+    shutil.copytree(pristine_build, small_project / "build")
+    return small_project
 
 
 @pytest.fixture

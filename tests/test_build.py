@@ -18,6 +18,11 @@ SCRIPTS = ("dataparallel.py", "distributed.py")
 FILES = (*SCRIPTS, "manifest.json")
 
 
+@pytest.fixture
+def project(small_project):
+    return small_project
+
+
 def planned(root: Path, series="standard", *sets):
     return build.plan(Project(root), Request(series, sets))
 
@@ -66,7 +71,7 @@ def test_manifest_says_from_what_and_how_the_build_was_made(project, patcher):
     assert data["set"] == ["configurable_gpus.gpus=0-2"]
     assert data["upstream"]["commit"] == "cd12856"
     assert [patch["name"] for patch in data["patches"]] == ["local_rank_from_env", "reshape_topk", "configurable_gpus"]
-    assert data["patches"][2]["options"] == {"gpus": [0, 1, 2]}
+    assert data["patches"][2]["options"]["gpus"] == [0, 1, 2]
     assert data["patches"][1]["hits"] == {"dataparallel.py": {"accuracy": 1}, "distributed.py": {"accuracy": 1}}
     for name in SCRIPTS:
         assert data["inputs"][f"upstream/{name}"] == manifest.sha256((REPO / "upstream" / name).read_bytes())
@@ -357,7 +362,8 @@ def test_patch_that_comes_too_early_is_an_error(project, patcher):
 WATCHED = [
     *(f"build/{name}" for name in FILES),
     *(f"upstream/{name}" for name in (*SCRIPTS, "lock.json")),
-    *sorted(path.relative_to(REPO).as_posix() for path in (REPO / "patches").rglob("*.py")),
+    *(f"patches/{name}.py" for name in ("__init__", "local_rank_from_env", "reshape_topk", "configurable_gpus")),
+    *(f"patches/added/{name}.py" for name in ("__init__", "gpu_ids", "gpus")),
 ]
 
 

@@ -14,6 +14,11 @@ class Again(ReshapeTopK):
 """
 
 
+@pytest.fixture
+def project(small_project):
+    return small_project
+
+
 def test_patch_changed_within_a_second_is_read_anew(project, process):
     # Python's own cache goes by size and by whole seconds, and a manifest would then vouch for what was not run.
     path = project / "patches/reshape_topk.py"

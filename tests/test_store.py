@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import REPO, environment, tree
+from conftest import environment, tree
 
 from patcher import build, manifest, store
 from patcher.problem import Problem
@@ -22,10 +22,15 @@ SERIES = ("guide", "standard")
 UNDO = "build/.patcher-undo"
 
 
+@pytest.fixture
+def project(small_project):
+    return small_project
+
+
 @pytest.fixture(scope="module")
-def plans() -> dict:
-    """The plan of each series, made once: it is the same in every copy of this repository."""
-    return {series: build.plan(Project(REPO), Request(series)) for series in SERIES}
+def plans(three_patches) -> dict:
+    """The plan of each series, made once: it is the same in every copy of the project."""
+    return {series: build.plan(Project(three_patches), Request(series)) for series in SERIES}
 
 
 @pytest.fixture
