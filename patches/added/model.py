@@ -31,10 +31,11 @@ def check_model(args):
     reason = why_untrainable(args.arch, args.num_classes)
     if reason:
         fail('--arch {}: {}'.format(args.arch, reason))
-    weights = models.get_model_weights(args.arch).__members__
-    if args.pretrained and 'IMAGENET1K_V1' not in weights:
-        fail('--pretrained: torchvision has no IMAGENET1K_V1 weights for {}, only {}'.format(
-            args.arch, ', '.join(weights) or 'none'))
+    if args.pretrained:
+        weights = models.get_model_weights(args.arch).__members__
+        if 'IMAGENET1K_V1' not in weights:
+            fail('--pretrained: torchvision has no IMAGENET1K_V1 weights for {}, only {}'.format(
+                args.arch, ', '.join(weights) or 'none'))
 
 
 def why_untrainable(arch, classes):
