@@ -7,14 +7,23 @@
 #     torchrun --nproc_per_node=8 build/distributed.py --data /data --arch vit_l_16 --epochs 400 --batch-size 768 --learning-rate 0.001
 #
 # --ipc=host (or --shm-size=16g): data loading workers pass batches through /dev/shm, and docker's default of 64 MB is too small.
-# A base with CUDA of its own, for a host whose driver is older than torch's CUDA build: --build-arg BASE=<image with python 3.11>.
+# The README says which torch goes with which driver. For one that runs no CUDA 13, such as a driver for CUDA 12.2:
+#
+#   docker build -t patcher --build-arg TORCH=2.4.1 --build-arg TORCHVISION=0.19.1 .
+#
+# Another base, of any kind that has python 3.11: --build-arg BASE=<image>.
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 
 WORKDIR /opt/patcher
 COPY . .
-# The pins stand in setup.cfg. An editable install: the checkout here is what runs.
-RUN python -m pip install --no-cache-dir --editable ".[train,demo]" \
+# What setup.cfg pins, or both versions.
+ARG TORCH=
+ARG TORCHVISION=
+# An editable install: the checkout here is what runs.
+RUN if [ -z "${TORCH}${TORCHVISION}" ]; then set -- ".[train,demo]"; \
+    else set -- ".[demo]" "torch==${TORCH:?TORCHVISION needs it}" "torchvision==${TORCHVISION:?TORCH needs it}"; fi \
+ && python -m pip install --no-cache-dir --editable "$@" \
  && python -m patcher apply \
  && useradd --create-home --uid 1000 trainer \
  && chown -R 1000 /opt/patcher

@@ -1,15 +1,20 @@
 # Everything is set up in .venv; a fresh machine needs python3 (3.11 is tested) with its venv module, and nothing else.
 PYTHON ?= python3
 VENV ?= .venv
+OLDEST ?= .venv-oldest
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-oldest lint bench clean
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest
+
+# The built scripts, and the functions that patches add to them, with the oldest torch that they run on.
+test-oldest: $(OLDEST)/ready
+	$(OLDEST)/bin/python -m pytest tests/test_runs*.py tests/test_added*.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -19,10 +24,12 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/apply.py
 
 # pip never replaces a pinned torch: the pins stand in setup.cfg, and a change there makes this run again.
-$(VENV)/ready: setup.cfg pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+$(VENV)/ready: EXTRAS = dev
+$(OLDEST)/ready: EXTRAS = oldest,test
+$(VENV)/ready $(OLDEST)/ready: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS)]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build demo dist *.egg-info .pytest_cache .hypothesis .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build demo dist *.egg-info .pytest_cache .hypothesis .ruff_cache

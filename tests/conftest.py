@@ -20,7 +20,9 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / "examples"))
 import digits  # noqa: E402
 
-TORCHRUN = ["-m", "torch.distributed.run", "--local-addr=127.0.0.1"]
+# Older versions take one and the same port for all jobs of a host that ask for none.
+FREE_PORT = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+TORCHRUN = ["-m", "torch.distributed.run", "--local-addr=127.0.0.1", *FREE_PORT]
 
 
 class Result(NamedTuple):

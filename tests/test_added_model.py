@@ -66,6 +66,16 @@ def test_more_outputs_than_classes_can_be_asked_for(tmp_path):
     assert args.num_classes == 1000
 
 
+def test_model_that_someone_registered_without_weights_is_fine_unless_they_are_asked_for(tmp_path, monkeypatch):
+    def own(*, weights=None, num_classes=1000):
+        return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, num_classes))
+
+    monkeypatch.setitem(models._api.BUILTIN_MODELS, "own", own)
+    args = arguments(tmp_path, arch="own")
+    check_model(args)
+    assert args.num_classes == 3
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
