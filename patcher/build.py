@@ -54,7 +54,8 @@ def _render(project: Project, request: Request, patches: list[Patch], scripts: d
         try:
             rendered.append(engine.render(name, source, patches))
         except Problem as problem:
-            problem.file = f"upstream/{problem.file}"
+            if not problem.file.startswith("patches/"):
+                problem.file = f"upstream/{problem.file}"
             problems.append(problem)
         except Exception as error:
             raise project.blame(error, f"crashed on upstream/{name}") or error from error
@@ -197,12 +198,16 @@ def apply(project: Project, planned: Plan, out: Path, overwrite: bool = False) -
     from patcher import store
 
     modes = {name: (project.upstream / name).stat().st_mode & 0o777 for name in planned.files if name != MANIFEST}
-    try:
-        written = manifest.read(out) or {"outputs": {}}
-    except Problem:
-        written = {"outputs": {}}
-    gone = dict.fromkeys(written["outputs"].keys() - planned.files.keys())  # scripts that upstream has no longer
-    return store.write(out, {**gone, **planned.files}, modes, refuse=None if overwrite else hand_edited)
+
+    def files() -> dict[str, bytes | None]:
+        try:
+            written = manifest.read(out) or {"outputs": {}}
+        except Problem:
+            written = {"outputs": {}}
+        gone = dict.fromkeys(written["outputs"].keys() - planned.files.keys())  # scripts that upstream has no longer
+        return {**gone, **planned.files}
+
+    return store.write(out, files, modes, refuse=None if overwrite else hand_edited)
 
 
 def _edited(out: Path, name: str, written: dict, planned: bytes | None) -> Problem:

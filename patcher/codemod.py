@@ -5,14 +5,15 @@
 
 Without `--no-format` the tool runs the formatter of its configuration over the whole file.
 A name is that of a patch class or of a series.  Classes are made when they are asked for, from
-the project that `patcher` itself would use.  There are no sites here: a script that is not ours
-may hold any number, so what is counted is only warned about when it is nothing.
+the project that `patcher` itself would use.  Sites are not counted here: a script that is not ours
+may hold any number, so there is only a warning when it is none.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import libcst as cst
 from libcst.codemod import CodemodCommand, CodemodContext
@@ -36,8 +37,12 @@ class SeriesCommand(CodemodCommand):
         arg_parser.add_argument("--set", dest="sets", action="append", metavar="PATCH.OPTION=VALUE")
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
+        name = Path(self.context.filename or "").name
+        ours = any(name in patch.sites for patch in self.patches)  # then it is for those that name it
         printer, hits, inserted = Printer(), 0, {}
         for patch in self.patches:
+            if ours and name not in patch.sites:
+                continue
             run = patch.fresh()
             run.inserted = inserted
             tree = apply_once(tree, run, printer)

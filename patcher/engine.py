@@ -7,6 +7,7 @@ patch runs twice: the first pass edits, the second proves that nothing is left t
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import tokenize
@@ -160,7 +161,7 @@ def _check_encoding(file: str, source: bytes) -> None:
 
 def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequence[cst.CSTNode] = ()) -> cst.Module:
     """One pass of `patch` over all statements but `seen`; the patch keeps its findings in `hits` and `already_done`."""
-    patch.module = module
+    patch.module, patch.text = module, functools.partial(printer.text, module)
     needles = [needle.decode("ascii") for needle in patch.needles]
     skip = {id(node) for node in seen}
     body: list[cst.BaseStatement] = []

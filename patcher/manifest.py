@@ -30,6 +30,8 @@ def read(out: Path) -> dict | None:
         source = (out / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except IsADirectoryError:
+        source = b""
     try:
         data = json.loads(source)
         whole = serialise({key: value for key, value in data.items() if key != "sha256"}) == source

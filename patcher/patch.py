@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import libcst as cst
 
 from patcher import syntax
+from patcher.problem import Problem
 
 MODULE = "<module>"  # the place of code outside any function, as in a traceback
 Body = Sequence[cst.BaseStatement]
@@ -54,6 +54,9 @@ class Patch(cst.CSTTransformer):
 
     module: cst.Module
     """The module as it stands when this pass begins."""
+
+    text: Callable[[cst.BaseStatement], str]
+    """The text of a top-level statement of it."""
 
     def __init__(self, **options):
         """A subclass checks its options and passes them on, normalised; `ValueError` says what is right."""
@@ -109,11 +112,10 @@ class Patch(cst.CSTTransformer):
         What the function needs of the imports in its file is imported where the script does not.
         """
         source = self._added(file)
-        text = next(
-            source.code_for_node(node.with_changes(leading_lines=()))
-            for node in source.body
-            if isinstance(node, cst.FunctionDef) and node.name.value == name
-        )
+        found = [node for node in source.body if isinstance(node, cst.FunctionDef) and node.name.value == name]
+        if not found:
+            raise Problem(f"there is no function {name}", file=f"patches/added/{file}")
+        text = source.code_for_node(found[0].with_changes(leading_lines=()))
         for statement, bound in _imports(source):
             if bound in _names(text) and bound not in (name for _, name in _imports(self.module)):
                 self._insert_import(statement, bound)
@@ -130,7 +132,9 @@ class Patch(cst.CSTTransformer):
         Inserted options stand there by name, like functions.
         """
         source = self._added(file)
-        line = next(node for node in source.body if _adds_option(node, option))
+        line = next((node for node in source.body if _adds_option(node, option)), None)
+        if line is None:
+            raise Problem(f"there is no option {option}", file=f"patches/added/{file}")
         # Continuation lines are aligned to the parenthesis, which moves with the length of the parser's name.
         text = source.code_for_node(line.with_changes(leading_lines=()))
         shift = len(parser) - len("parser")
@@ -189,16 +193,26 @@ class Patch(cst.CSTTransformer):
 
     def parser_name(self) -> str | None:
         """What the script calls its argparse parser: that on which it calls `parse_args`."""
-        calls = (n.func.value for n in syntax.descendants(self.module) if syntax.is_method_call(n, "parse_args"))
+        nodes = self._nodes(containing="parse_args")
+        calls = (node.func.value for node in nodes if syntax.is_method_call(node, "parse_args"))
         return next((parser.value for parser in calls if isinstance(parser, cst.Name)), None)
 
     def has_option(self, option: str) -> bool:
         """Whether the script has an option of this name already: a second one would make argparse raise."""
-        return any(syntax.adds_option(node, option) for node in syntax.descendants(self.module))
+        return any(syntax.adds_option(node, option) for node in self._nodes(containing=option))
+
+    def _nodes(self, containing: str) -> Iterator[cst.CSTNode]:
+        """Every node of the statements in whose text this stands: to walk through all of a script is slow."""
+        for statement in self.module.body:
+            if containing in self.text(statement):
+                yield from syntax.descendants(statement)
 
     def has_function(self, *names: str) -> bool:
         """Whether the script has a function of one of these names that is not the one in `patches/added/`."""
-        return any(self._own_function(name) not in (None, self._added_functions()[name]) for name in names)
+        found = {name: self._own_function(name) for name in names}
+        return any(
+            text is not None and text != _functions_in(self._added_folder())[name] for name, text in found.items()
+        )
 
     def _own_function(self, name: str) -> str | None:
         for node in self.module.body:
@@ -208,17 +222,22 @@ class Patch(cst.CSTTransformer):
         return None
 
     @classmethod
-    def _added_functions(cls) -> Mapping[str, str]:
-        """The text of each function in `patches/added/`."""
-        return _functions_in(Path(sys.modules[cls.__module__].__file__).parent / "added")
+    def _added_folder(cls) -> Path:
+        return Path(sys.modules[cls.__module__].__file__).parent / "added"
 
     def is_added(self, statement: cst.CSTNode) -> bool:
         """Whether a statement is a function of the name of one that patches insert: no patch looks into it."""
-        return isinstance(statement, cst.FunctionDef) and statement.name.value in self._added_functions()
+        return isinstance(statement, cst.FunctionDef) and statement.name.value in _names_in(self._added_folder())
 
     def _added(self, file: str) -> cst.Module:
         here = Path(sys.modules[type(self).__module__].__file__).parent
-        return cst.parse_module((here / "added" / file).read_bytes())
+        source = (here / "added" / file).read_bytes()
+        try:
+            compile(source, file, "exec", dont_inherit=True)  # it says where, LibCST does not
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", 0) or 0
+            raise Problem(f"cannot parse: {error}", file=f"patches/added/{file}", line=line) from None
+        return cst.parse_module(source)
 
     def _parse(self, text: str) -> cst.BaseStatement:
         """One statement in the line ending of the file that it goes to."""
@@ -267,7 +286,17 @@ class Patch(cst.CSTTransformer):
 
 
 @functools.cache
+def _names_in(folder: Path) -> frozenset[str]:
+    """The names of the functions in `patches/added/`."""
+    texts = (path.read_text(encoding="utf-8") for path in folder.glob("[!.]*.py"))
+    return frozenset(name for text in texts for name in re.findall(r"^def (\w+)", text, re.MULTILINE))
+
+
+@functools.cache
 def _functions_in(folder: Path) -> dict[str, str]:
+    """The text of each function there."""
+    import ast
+
     found = {}
     for path in folder.glob("[!.]*.py"):
         text = path.read_text(encoding="utf-8")

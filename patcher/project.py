@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from patcher.patch import Patch
 
 HERE = Path(__file__).resolve().parent
-ENGINE = ("engine.py", "patch.py", "syntax.py", "build.py")
+ENGINE = ("__init__.py", "engine.py", "patch.py", "syntax.py", "build.py")
 """What decides, beside upstream and patches, which bytes a build has."""
 
 
@@ -48,7 +48,9 @@ class Project:
         paths = [path for path in self.upstream.iterdir() if path.suffix in (".py", ".json")]
         paths += self.patches.rglob("*.py")
         # A hidden file is an editor's.
-        files = {path.relative_to(self.root).as_posix(): path for path in paths if not path.name.startswith(".")}
+        files = {
+            path.relative_to(self.root).as_posix(): path for path in paths if path.name[0] != "." and path.is_file()
+        }
         files |= {f"patcher/{name}": HERE / name for name in ENGINE}
         return {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in sorted(files)}
 

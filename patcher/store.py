@@ -28,12 +28,13 @@ KEPT, ABSENT = "kept-", "absent-"
 
 def write(
     out: Path,
-    files: Mapping[str, bytes | None],
+    files: Mapping[str, bytes | None] | Callable[[], Mapping[str, bytes | None]],
     modes: Mapping[str, int],
     refuse: Callable[[Path, Mapping[str, bytes | None]], list[Problem]] | None = None,
 ) -> list[str]:
     """Make `out` hold `files`, in their order, and return the names of those that changed; None removes a file.
 
+    `files` may be a function, which is called when `out` is locked and as a finished run has left it.
     A file that is replaced keeps its mode; a new one gets that of `modes`, or what the umask says.
     `refuse` is asked under the lock whether something stands in the way.  Raises Problem(s) with
     `out` as it was.
@@ -43,6 +44,7 @@ def write(
         try:
             with _locked(out):
                 recover(out)
+                files = files() if callable(files) else files
                 problems = refuse(out, files) if refuse else []
                 if problems:
                     raise Problems(problems)
