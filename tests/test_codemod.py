@@ -50,7 +50,7 @@ class GuideTest(CodemodTest):
 def test_command_of_a_series_makes_what_the_engine_makes(series, script):
     source = (REPO / "upstream" / script).read_bytes()
     expected = render(script, source, Project(REPO).patches_of(Request(series))).after
-    command = getattr(patcher.codemod, series)(CodemodContext())
+    command = getattr(patcher.codemod, series)(CodemodContext(filename=script))
     assert command.transform_module(libcst.parse_module(source)).bytes == expected
 
 

@@ -192,15 +192,13 @@ def test_guide_prints_half_of_it_for_two_processes_on_four_devices(script, run, 
     assert [top1 for top1, _ in parsed(result.outs[0])["result"]] == ["44.286"]
 
 
-@pytest.mark.parametrize(
-    "without, printed",
-    [("val_sampler", {"88.889"}), ("exact_validation", {"88.889"})],  # 64 of 72; the mean of means of rank 0
-)
-def test_three_ranks_print_another_number_without_one_patch(without, printed, script, run, data):
+@pytest.mark.parametrize("without", ["val_sampler", "exact_validation"])
+def test_three_ranks_print_another_number_without_one_patch(without, script, run, data):
     patched = script("distributed.py", without=without)
     result = run([*TORCHRUN, "--nproc_per_node=3", patched, *options(data, 9, epochs=1)])
     assert result.status == 0, result.err
-    assert {top1 for out in result.outs for top1, _ in parsed(out)["result"]} == printed
+    # 64 of 72, since two images count twice; or a mean of means.
+    assert [top1 for top1, _ in parsed(result.outs[0])["result"]] == ["88.889"]
 
 
 @pytest.mark.parametrize(
