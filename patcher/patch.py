@@ -155,8 +155,7 @@ class Patch(cst.CSTTransformer):
             return False
         self.insert_function(name, file)
         if f"{name}()" not in self.inserted:
-            index, line = _parsing(self.module.body)
-            args = self.module.body[index].body.body[line].body[0].targets[0].target.value
+            args = _parsed_into(self.module.body, *_parsing(self.module.body))
             self.inserted[f"{name}()"] = call = self._parse(f"{name}({args})\n")
             self.insertions.append(lambda body: self._insert_call(body, name, call))
         return True
@@ -255,6 +254,17 @@ class Patch(cst.CSTTransformer):
         """The positional parameters of the function that is being visited."""
         return self._parameters[-1] if self._parameters else []
 
+    @property
+    def args(self) -> str:
+        """What the function that is being visited calls the parsed arguments.
+
+        That is its last parameter, and where it has none, the name in the line that parses them.
+        """
+        if self.parameters:
+            return self.parameters[-1]
+        parsing = _parsing(self.module.body)
+        return _parsed_into(self.module.body, *parsing) if parsing else "args"
+
     def on_visit(self, node: cst.CSTNode) -> bool:
         kind = type(node)
         if kind is cst.FunctionDef or kind is cst.ClassDef:
@@ -340,6 +350,11 @@ def _parsing(body: Body) -> tuple[int, int] | None:
             if named and any(syntax.is_method_call(node, "parse_args") for node in syntax.descendants(small.value)):
                 return index, line
     return None
+
+
+def _parsed_into(body: Body, index: int, line: int) -> str:
+    """The name in the line that `_parsing` has found."""
+    return body[index].body.body[line].body[0].targets[0].target.value
 
 
 def _called(statement: cst.CSTNode) -> str | None:

@@ -2,8 +2,6 @@ import libcst as cst
 
 from patcher import Patch, syntax
 
-INIT, SET = "dist.init_process_group", "torch.cuda.set_device"
-
 
 class AnyDevice(Patch):
     """Run on CUDA, another accelerator or the CPU: choose the device once, then move everything to it.
@@ -23,6 +21,10 @@ class AnyDevice(Patch):
             "def train(loader, gpu, args):\n    x = x.cuda(gpu, non_blocking=True)\n",
             "def train(loader, gpu, args):\n    x = x.to(args.device, non_blocking=True)\n",
         ),
+        (
+            "def f(ids, o):\n    m.cuda()\n    m = nn.DataParallel(m, device_ids=ids)\n",
+            "...\ndef f(ids, o):\n    m.to(o.device)\n    m = data_parallel(m, ids, o.device)\n",
+        ),
     ]
     leaves = ["def main_worker(args):\n    n = torch.cuda.device_count()\n    x = x.to(device)\n"]
 
@@ -33,27 +35,21 @@ class AnyDevice(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_method_call(node, "to") and syntax.is_dotted(node.args[0].value, f"{self.args}.device")
 
-    @property
-    def args(self) -> str:
-        return self.parameters[-1] if self.parameters else ""
-
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        if syntax.is_call(updated, INIT):
+        if syntax.is_method_call(updated, "init_process_group"):
             self.joined = True
-            self.insert_option("--device", "device.py", self.parser_name())
-            for name in ("device_kind", "select_device", "join_process_group"):
-                self.insert_function(name, "device.py")
-            self.insert_function("fail", "fail.py")
+            self._choose_with("join_process_group")
             return cst.parse_expression(f"join_process_group({self.args})")
-        if syntax.is_call(updated, "nn.DataParallel"):
+        if syntax.is_call(updated, "nn.DataParallel") and syntax.argument(updated, "device_ids"):
             self.insert_function("data_parallel", "device.py")
-            return cst.parse_expression(f"data_parallel(model, gpus, {self.args}.device)")
+            given = updated.args[0], syntax.argument(updated, "device_ids")
+            model, gpus = (self.module.code_for_node(arg.value) for arg in given)
+            return cst.parse_expression(f"data_parallel({model}, {gpus}, {self.args}.device)")
         if not syntax.is_method_call(updated, "cuda"):
             return updated
-        device = cst.Arg(cst.parse_expression(f"{self.args}.device"))
-        kept = [arg for arg in updated.args if arg.keyword]
+        kept = (arg for arg in updated.args if arg.keyword)
         func = updated.func.with_changes(attr=cst.Name("to"))
-        return updated.with_changes(func=func, args=[device, *kept])
+        return updated.with_changes(func=func, args=[cst.Arg(cst.parse_expression(f"{self.args}.device")), *kept])
 
     def leave_Arg(self, original: cst.Arg, updated: cst.Arg) -> cst.Arg:
         if syntax.is_name(updated.keyword, "pin_memory") and syntax.is_name(updated.value, "True"):
@@ -64,15 +60,20 @@ class AnyDevice(Patch):
         return updated
 
     def leave_Expr(self, original: cst.Expr, updated: cst.Expr) -> "cst.Expr | cst.Assign":
-        if not syntax.is_call(updated.value, SET) or self.joined:
+        lists = [node.value for node in syntax.descendants(updated) if isinstance(node, cst.Subscript)]
+        if not syntax.is_call(updated.value, "torch.cuda.set_device") or self.joined or not lists:
             return updated
-        self.insert_option("--device", "device.py", self.parser_name())
-        for name in ("device_kind", "select_device", "home_device"):
-            self.insert_function(name, "device.py")
-        self.insert_function("fail", "fail.py")
-        return cst.parse_statement(f"{self.args}.device = home_device({self.args}.device, gpus)").body[0]
+        gpus = self.module.code_for_node(lists[0])  # of `set_device(gpus[0])`, in whichever words
+        self._choose_with("home_device")
+        return cst.parse_statement(f"{self.args}.device = home_device({self.args}.device, {gpus})").body[0]
 
     def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
         if not self.joined:
             return updated
-        return syntax.without(updated, lambda line: syntax.is_call(syntax.expression(line), SET))
+        return syntax.without(updated, lambda line: syntax.is_call(syntax.expression(line), "torch.cuda.set_device"))
+
+    def _choose_with(self, function: str) -> None:
+        self.insert_option("--device", "device.py", self.parser_name())
+        for name in ("device_kind", "select_device", function):
+            self.insert_function(name, "device.py")
+        self.insert_function("fail", "fail.py")

@@ -20,13 +20,20 @@ class AnyLauncher(Patch):
             "def main():\n    a = join_launch(p.parse_args())\n",
         ),
     ]
-    leaves = ["def main():\n    a = p.parse_known_args()\n", "p.add_argument('--rank', dest='local_rank')\n"]
+    leaves = [
+        "def main():\n    a = p.parse_known_args()\n",
+        "p.add_argument('--rank', dest='local_rank')\n",
+        "p.add_argument('--local_rank', dest='gpu')\n",
+    ]
 
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "join_launch")
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         old, new = "--local_rank", "--local-rank"
+        dest = syntax.argument(updated, "dest")
+        if dest is not None and syntax.string(dest.value) != "local_rank":
+            return updated  # `join_launch` goes by that name
         if syntax.adds_option(updated, old) and not syntax.adds_option(updated, new):
             first, *rest = updated.args
             comma = first.comma if rest else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

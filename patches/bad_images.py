@@ -16,10 +16,10 @@ class BadImages(Patch):
     changes = [
         (
             "import functools\nimport os\nimport sys\nimport torchvision.datasets as datasets\np.add_argument('-x')\n"
-            "def main():\n    args = p.parse_args()\n    seen = ImageFolder(a, t)\n",
+            "def main():\n    o = p.parse_args()\n    seen = ImageFolder(a, t)\n",
             "import functools\nimport os\nimport sys\nimport torchvision.datasets as datasets\np.add_argument('-x')\n"
-            "...\ndef main():\n    args = p.parse_args()\n    check_images(args)\n"
-            "    seen = ImageFolder(a, t, loader=functools.partial(load_image, skip=args.skip_bad_images))\n",
+            "...\ndef main():\n    o = p.parse_args()\n    check_images(o)\n"
+            "    seen = ImageFolder(a, t, loader=functools.partial(load_image, skip=o.skip_bad_images))\n",
         ),
         (
             "import os\nimport sys\nimport torchvision.datasets as datasets\np.add_argument('-x')\n"
@@ -59,7 +59,7 @@ class BadImages(Patch):
         self.insert_function("note_bad_image", "images.py")
         code = "load_image"
         if training:
-            code = f"{self.module_name('functools')}.partial(load_image, skip=args.skip_bad_images)"
+            code = f"{self.module_name('functools')}.partial(load_image, skip={self.args}.skip_bad_images)"
         tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
         loader = cst.Arg(cst.parse_expression(code), cst.Name("loader"), equal=tight)
         *others, last = updated.args

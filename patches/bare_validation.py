@@ -11,7 +11,7 @@ class BareValidation(Patch):
     """
 
     sites = {"distributed.py": {"validate": 1}}
-    needles = (b".eval()", b"for_validation")
+    needles = (b".eval(", b"for_validation")
     origin = "https://github.com/pytorch/pytorch/blob/v2.4.1/torch/nn/parallel/distributed.py#L1573"
     changes = [
         (

@@ -17,7 +17,7 @@ class LoaderWorkers(Patch):
         "distributed.py": {"<module>": 1, "main_worker": 2},
         "dataparallel.py": {"<module>": 1, "main_worker": 2},
     }
-    needles = (b"num_workers=", b"--workers")
+    needles = (b"num_workers", b"--workers")
     origin = "https://github.com/pytorch/examples/issues/164"
     changes = [
         (
@@ -25,8 +25,8 @@ class LoaderWorkers(Patch):
             "d = DataLoader(x, num_workers=args.workers, persistent_workers=args.workers > 0, shuffle=True)\n",
         ),
         (
-            "d = DataLoader(x, num_workers=8)\n",
-            "d = DataLoader(x, num_workers=args.workers, persistent_workers=args.workers > 0)\n",
+            "def f(o):\n    d = DataLoader(x, num_workers=8)\n",
+            "def f(o):\n    d = DataLoader(x, num_workers=o.workers, persistent_workers=o.workers > 0)\n",
         ),
         (
             "import os\nparser.add_argument('-j', '--workers', default=4, type=int, help='how many')\n",
@@ -55,9 +55,9 @@ class LoaderWorkers(Patch):
             self.insert_function("default_workers", "workers.py")
             values = {"default": cst.parse_expression("default_workers()"), "help": cst.SimpleString(repr(HELP))}
             return updated.with_changes(args=[_valued(arg, values) for arg in updated.args])
-        workers = number.with_changes(value=cst.parse_expression("args.workers"))
+        workers = number.with_changes(value=cst.parse_expression(f"{self.args}.workers"))
         stay = number.with_changes(
-            keyword=cst.Name("persistent_workers"), value=cst.parse_expression("args.workers > 0")
+            keyword=cst.Name("persistent_workers"), value=cst.parse_expression(f"{self.args}.workers > 0")
         )
         if workers.comma is cst.MaybeSentinel.DEFAULT:
             workers = workers.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))

@@ -13,7 +13,7 @@ class RankZero(Patch):
     """
 
     sites = {"distributed.py": {"main": 1, "main_worker": 3, "validate": 1, "ProgressMeter.display": 1}}
-    needles = (b"print(", b"warnings.warn(", b"local_rank == 0", b"is_rank_zero", b"print_once")
+    needles = (b"print(", b"warnings.warn(", b".local_rank", b".gpu", b"is_rank_zero", b"print_once")
     origin = "https://github.com/NVIDIA/apex/issues/886"
     changes = [
         (

@@ -15,7 +15,7 @@ class SeededRun(Patch):
     needles = (b"seed", b"DistributedSampler", b"cudnn.benchmark")
     origin = "https://github.com/facebookresearch/detr/issues/297"
     changes = [
-        ("cudnn.benchmark = True\n", "cudnn.benchmark = args.seed is None\n"),
+        ("def f(o):\n    cudnn.benchmark = True\n", "def f(o):\n    cudnn.benchmark = o.seed is None\n"),
         (
             "import os\nimport random\ntorch.manual_seed(o.seed)\ns = data.DistributedSampler(d, seed=1)\n",
             "import os\nimport random\n...\ntorch.manual_seed(rank_seed(o.seed))\n"
@@ -46,14 +46,14 @@ class SeededRun(Patch):
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         if not _sets_benchmark(updated) or not syntax.is_name(updated.value, "True"):
             return updated
-        return updated.with_changes(value=cst.parse_expression("args.seed is None"))
+        return updated.with_changes(value=cst.parse_expression(f"{self.args}.seed is None"))
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         if syntax.is_method_call(updated, "DistributedSampler"):
             if self.samplers.setdefault(self.function, original) is not original or len(updated.args) != 1:
                 return updated
             data = updated.args[0].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-            seed = cst.Arg(cst.parse_expression("args.seed or 0"), cst.Name("seed"), equal=_TIGHT)
+            seed = cst.Arg(cst.parse_expression(f"{self.args}.seed or 0"), cst.Name("seed"), equal=_TIGHT)
             return updated.with_changes(args=[data, seed])
         seeds = syntax.is_method_call(updated, "seed") or syntax.is_method_call(updated, "manual_seed")
         given = updated.args[0].value if seeds and len(updated.args) == 1 else None

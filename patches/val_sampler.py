@@ -22,6 +22,10 @@ class ValSampler(Patch):
             "def f():\n    s = DistributedSampler(valset, shuffle=False)\n",
             "...\ndef f():\n    s = slice_of_rank(valset)\n",
         ),
+        (
+            "def f():\n    a = DistributedSampler(x)\n    b = DistributedSampler(y)\n",
+            "...\ndef f():\n    a = DistributedSampler(x)\n    b = slice_of_rank(y)\n",
+        ),
     ]
     leaves = [
         "train_sampler = torch.utils.data.distributed.DistributedSampler(train_dataset)\n",
@@ -31,6 +35,7 @@ class ValSampler(Patch):
 
     def __init__(self):
         self.slices = set()  # what the script calls the slices of this pass
+        self.training = {}  # by function, the first sampler, which is that of the training data
         super().__init__()
 
     def done(self, node: cst.CSTNode) -> bool:
@@ -38,7 +43,10 @@ class ValSampler(Patch):
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         images = _sampled(updated.value)
-        if images is None or "val" not in images.value or self.has_function("slice_of_rank"):
+        if images is None or self.has_function("slice_of_rank"):
+            return updated
+        first = self.training.setdefault(self.function, original) is original
+        if "val" not in images.value and (first or "train" in images.value):
             return updated
         self.slices.add(getattr(updated.targets[0].target, "value", None))
         self.insert_function("slice_of_rank", "slice_of_rank.py")

@@ -644,10 +644,15 @@ PURPOSES = {
 
 def failing(series, without, folder, monkeypatch) -> set[str]:
     """The patches of `series` whose purpose is missed by the scripts that `series` makes without one of them."""
+    patches = [patch for patch in patches_of(series) if patch.slug() != without]
+    return missed(series, rendered(patches), folder, monkeypatch)
+
+
+def missed(series, scripts, folder, monkeypatch) -> set[str]:
+    """The patches of `series` whose purpose these scripts, which are put into `folder`, do not serve."""
     monkeypatch.setattr("os.environ", dict(os.environ))  # the scripts write to it
     monkeypatch.setenv("LOCAL_RANK", "3")
-    patches = [patch for patch in patches_of(series) if patch.slug() != without]
-    for name, source in rendered(patches).items():
+    for name, source in scripts.items():
         (folder / name).write_bytes(source)
     modules = [load(folder / name, name.removesuffix(".py")) for name in ("distributed.py", "dataparallel.py")]
     missed = set()
