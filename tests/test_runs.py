@@ -74,7 +74,9 @@ def check_checkpoints(folder, arch, epochs):
     import torch
 
     last = torch.load(folder / "checkpoint.pth.tar", weights_only=True)
-    best = torch.load(folder / "model_best.pth.tar", weights_only=True)
+    best = last  # where no image was right, as may be after a single step, there is none
+    if last["best_acc1"] > 0:
+        best = torch.load(folder / "model_best.pth.tar", weights_only=True)
     for state in (last, best):
         assert set(state) == {"epoch", "arch", "state_dict", "best_acc1"}
         assert state["arch"] == arch
