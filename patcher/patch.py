@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import libcst as cst
 
-from patcher import syntax
+from patcher import places, syntax
+from patcher.places import Body
 from patcher.problem import Problem
 
 MODULE = "<module>"  # the place of code outside any function, as in a traceback
-Body = Sequence[cst.BaseStatement]
 
 
 class Patch(cst.CSTTransformer):
@@ -116,14 +116,14 @@ class Patch(cst.CSTTransformer):
         if not found:
             raise Problem(f"there is no function {name}", file=f"patches/added/{file}")
         text = source.code_for_node(found[0].with_changes(leading_lines=()))
-        for statement, bound in _imports(source):
-            if bound in _names(text) and bound not in (name for _, name in _imports(self.module)):
+        for statement, bound in places.imports(source):
+            if bound in places.names_in(text) and bound not in (name for _, name in places.imports(self.module)):
                 self._insert_import(statement, bound)
         blank = (cst.EmptyLine(indent=False), cst.EmptyLine(indent=False))
         function = self._parse(text).with_changes(leading_lines=blank)
         if name not in self.inserted and self._own_function(name) is None:
             self.inserted[name] = function
-            place = _end_of_imports if self.function == MODULE else self._first_function
+            place = places.end_of_imports if self.function == MODULE else self._first_function
             self.insertions.append(lambda body: self._insert_sorted(body, name, function, place(body)))
 
     def insert_option(self, option: str, file: str, parser: str) -> None:
@@ -132,7 +132,7 @@ class Patch(cst.CSTTransformer):
         Inserted options stand there by name, like functions.
         """
         source = self._added(file)
-        line = next((node for node in source.body if _adds_option(node, option)), None)
+        line = next((node for node in source.body if places.adds_option(node, option)), None)
         if line is None:
             raise Problem(f"there is no option {option}", file=f"patches/added/{file}")
         # Continuation lines are aligned to the parenthesis, which moves with the length of the parser's name.
@@ -143,7 +143,7 @@ class Patch(cst.CSTTransformer):
         added = self._parse("\n".join([first.replace("parser.", f"{parser}.", 1), *rest]))
         if option not in self.inserted:
             self.inserted[option] = added
-            self.insertions.append(lambda body: self._insert_sorted(body, option, added, _last_option(body) + 1))
+            self.insertions.append(lambda body: self._insert_sorted(body, option, added, places.last_option(body) + 1))
 
     def insert_check(self, name: str, file: str) -> bool:
         """Insert the function `name` like `insert_function`, and a call of it with the parsed arguments.
@@ -151,35 +151,37 @@ class Patch(cst.CSTTransformer):
         The call stands right behind the line that parses them, so before anything has started; checks stand there by
         name. False, and nothing is inserted, where no top-level function parses them.
         """
-        if self.has_function(name) or _parsing(self.module.body) is None:
+        if self.has_function(name) or places.parsing(self.module.body) is None:
             return False
         self.insert_function(name, file)
         if f"{name}()" not in self.inserted:
-            args = _parsed_into(self.module.body, *_parsing(self.module.body))
+            args = places.parsed_into(self.module.body, *places.parsing(self.module.body))
             self.inserted[f"{name}()"] = call = self._parse(f"{name}({args})\n")
             self.insertions.append(lambda body: self._insert_call(body, name, call))
         return True
 
     def _insert_call(self, body: Body, name: str, call: cst.BaseStatement) -> Body:
-        index, line = _parsing(body)
+        index, line = places.parsing(body)
         function = body[index]
         lines = list(function.body.body)
         at = line + 1
-        while at < len(lines) and (_called(lines[at]) or name) < name and _called(lines[at]) in self.inserted:
+        while (
+            at < len(lines) and (places.called(lines[at]) or name) < name and places.called(lines[at]) in self.inserted
+        ):
             at += 1
-        block = function.body.with_changes(body=_insert(lines, at, call))
+        block = function.body.with_changes(body=places.inserted(lines, at, call))
         return [*body[:index], function.with_changes(body=block), *body[index + 1 :]]
 
     def _first_function(self, body: Body) -> int:
         """Where the script's own functions begin."""
         functions = (i for i, node in enumerate(body) if isinstance(node, cst.FunctionDef) and not self.is_added(node))
-        return next(functions, _end_of_imports(body))
+        return next(functions, places.end_of_imports(body))
 
     def _insert_import(self, statement: str, bound: str) -> None:
         line = self._parse(f"{statement}\n")
         if statement not in self.inserted:
             self.inserted[statement] = line
-            self.insertions.append(lambda body: _insert(body, _place_of_import(body, bound), line))
+            self.insertions.append(lambda body: places.inserted(body, places.place_of_import(body, bound), line))
 
     def _insert_sorted(self, body: Body, name: str, statement: cst.BaseStatement, at: int) -> Body:
         """Insert at `at`, or among what patches have inserted there before: that is kept in order of `name`."""
@@ -188,7 +190,7 @@ class Patch(cst.CSTTransformer):
             at += 1
         while at > 0 and names.get(id(body[at - 1]), name) > name:
             at -= 1
-        return _insert(body, at, statement)
+        return places.inserted(body, at, statement)
 
     def parser_name(self) -> str | None:
         """What the script calls its argparse parser: that on which it calls `parse_args`."""
@@ -262,8 +264,8 @@ class Patch(cst.CSTTransformer):
         """
         if self.parameters:
             return self.parameters[-1]
-        parsing = _parsing(self.module.body)
-        return _parsed_into(self.module.body, *parsing) if parsing else "args"
+        parsing = places.parsing(self.module.body)
+        return places.parsed_into(self.module.body, *parsing) if parsing else "args"
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         kind = type(node)
@@ -320,96 +322,3 @@ def flag(value: bool | str) -> bool:
     if value not in (True, False, "true", "false"):
         raise ValueError(f"expected true or false, found {value!r}")
     return value in (True, "true")
-
-
-def _insert(body: Body, at: int, statement: cst.BaseStatement) -> Body:
-    return [*body[:at], statement, *body[at:]]
-
-
-def _end_of_imports(body: Body) -> int:
-    """Behind the imports that the script begins with."""
-    at = _end_of_preamble(body)
-    while at < len(body) and isinstance(body[at], cst.SimpleStatementLine):
-        if not isinstance(body[at].body[0], (cst.Import, cst.ImportFrom)):
-            break
-        at += 1
-    return at
-
-
-def _last_option(body: Body) -> int:
-    return max(i for i, statement in enumerate(body) if _adds_option(statement, None))
-
-
-def _parsing(body: Body) -> tuple[int, int] | None:
-    """Which top-level function has the line `name = ...parse_args()`, and which of its lines that is."""
-    for index, function in enumerate(body):
-        lines = function.body.body if isinstance(function, cst.FunctionDef) else ()
-        for line, statement in enumerate(lines):
-            small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-            named = isinstance(small, cst.Assign) and isinstance(small.targets[0].target, cst.Name)
-            if named and any(syntax.is_method_call(node, "parse_args") for node in syntax.descendants(small.value)):
-                return index, line
-    return None
-
-
-def _parsed_into(body: Body, index: int, line: int) -> str:
-    """The name in the line that `_parsing` has found."""
-    return body[index].body.body[line].body[0].targets[0].target.value
-
-
-def _called(statement: cst.CSTNode) -> str | None:
-    """The name of the function of which a line is a call, its result unused."""
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    call = small.value if isinstance(small, cst.Expr) else None
-    return call.func.value if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) else None
-
-
-def _imports(module: cst.Module) -> list[tuple[str, str]]:
-    """Every plain top-level import as code, with the name that it binds."""
-    found = []
-    for line in module.body:
-        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            for alias in small.names if isinstance(small, cst.Import) else ():
-                code = module.code_for_node(alias.with_changes(comma=cst.MaybeSentinel.DEFAULT))
-                found.append((f"import {code}", alias.evaluated_alias or alias.evaluated_name.partition(".")[0]))
-    return found
-
-
-def _names(code: str) -> set[str]:
-    return set(re.findall(r"(?<![\w.])[^\W\d]\w*", code))
-
-
-def _place_of_import(body: Body, bound: str) -> int:
-    """In the script's first block of plain imports, by name: before the first that comes later in the alphabet."""
-    at = _end_of_preamble(body)
-    for index in range(at, len(body)):
-        small = body[index].body[0] if isinstance(body[index], cst.SimpleStatementLine) else None
-        if not isinstance(small, cst.Import) or (index > at and body[index].leading_lines):
-            return index if index > at else at
-        if small.names[0].evaluated_name > bound:
-            return index
-    return len(body)
-
-
-def _end_of_preamble(body: Body) -> int:
-    """Behind the docstring and the `__future__` imports: the first place where an import may stand."""
-    at = 0
-    for index, statement in enumerate(body):
-        small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-        future = isinstance(small, cst.ImportFrom) and syntax.is_name(small.module, "__future__")
-        docstring = (
-            index == 0
-            and isinstance(small, cst.Expr)
-            and isinstance(small.value, (cst.SimpleString, cst.ConcatenatedString))
-        )
-        if not (future or docstring):
-            break
-        at = index + 1
-    return at
-
-
-def _adds_option(statement: cst.CSTNode, option: str | None) -> bool:
-    call = syntax.expression(statement)
-    return (
-        syntax.adds_option(call, option) if option else call is not None and syntax.is_method_call(call, "add_argument")
-    )
