@@ -25,6 +25,11 @@ def is_call(node: cst.CSTNode, dotted: str) -> bool:
     return isinstance(node, cst.Call) and is_dotted(node.func, dotted)
 
 
+def is_call_of(node: cst.CSTNode, name: str) -> bool:
+    """`name(...)` or `anything.name(...)`: the same class or function, however it was imported."""
+    return is_call(node, name) or is_method_call(node, name)
+
+
 def is_dotted(node: cst.CSTNode, dotted: str) -> bool:
     """`torch.cuda.set_device` without a call."""
     rest, _, last = dotted.rpartition(".")

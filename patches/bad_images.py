@@ -42,11 +42,11 @@ class BadImages(Patch):
         self.training = {}  # by function, the first data set, which is that to train on
 
     def done(self, node: cst.CSTNode) -> bool:
-        loader = syntax.argument(node, "loader") if _reads_folder(node) else None
+        loader = syntax.argument(node, "loader") if syntax.is_call_of(node, "ImageFolder") else None
         return loader is not None and any(syntax.is_name(n, "load_image") for n in syntax.descendants(loader))
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        if not _reads_folder(updated):
+        if not syntax.is_call_of(updated, "ImageFolder"):
             return updated
         training = self.training.setdefault(self.function, original) is original
         if syntax.argument(updated, "loader") or self.has_function("load_image", "note_bad_image", "fail"):
@@ -65,9 +65,3 @@ class BadImages(Patch):
         *others, last = updated.args
         between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
         return updated.with_changes(args=[*others, last.with_changes(comma=between), loader])
-
-
-def _reads_folder(node: cst.CSTNode) -> bool:
-    return syntax.is_method_call(node, "ImageFolder") or (
-        isinstance(node, cst.Call) and syntax.is_name(node.func, "ImageFolder")
-    )

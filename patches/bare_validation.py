@@ -30,7 +30,7 @@ class BareValidation(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return isinstance(node, cst.Call) and syntax.is_name(node.func, "for_validation")
+        return syntax.is_call(node, "for_validation")
 
     def leave_Expr(self, original: cst.Expr, updated: cst.Expr) -> "cst.Expr | cst.Assign":
         if self.function != "validate" or not syntax.is_method_call(updated.value, "eval"):
@@ -39,7 +39,7 @@ class BareValidation(Patch):
         if not isinstance(model, cst.Name) or not self._wraps() or self.has_function("for_validation"):
             return updated
         self.insert_function("for_validation", "for_validation.py")
-        call = cst.Call(cst.Name("for_validation"), [cst.Arg(model)])
+        call = syntax.wrapped("for_validation", model)
         return cst.Assign([cst.AssignTarget(model)], call, semicolon=updated.semicolon)
 
     def _wraps(self) -> bool:

@@ -36,7 +36,7 @@ class ModelForData(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return isinstance(node, cst.Call) and syntax.is_name(node.func, "build_model")
+        return syntax.is_call(node, "build_model")
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         arch, pretrained = _arch(updated.func), syntax.argument(updated, "pretrained")

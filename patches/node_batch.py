@@ -35,7 +35,7 @@ class NodeBatch(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return isinstance(node, cst.Call) and syntax.is_name(node.func, "split_batch")
+        return syntax.is_call(node, "split_batch")
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         target = updated.targets[0].target
@@ -46,12 +46,12 @@ class NodeBatch(Patch):
             return updated
         self.insert_function("fail", "fail.py")
         self.insert_function("split_batch", "split_batch.py")
-        return updated.with_changes(value=cst.Call(cst.Name("split_batch"), [cst.Arg(whole)]))
+        return updated.with_changes(value=syntax.wrapped("split_batch", whole))
 
 
 def _divided(node: cst.BaseExpression) -> "cst.BaseExpression | None":
     """What `int(x / n)` or `x // n` divides; None for anything else."""
     division = cst.FloorDivide
-    if isinstance(node, cst.Call) and syntax.is_name(node.func, "int") and len(node.args) == 1:
+    if syntax.is_call(node, "int") and len(node.args) == 1:
         node, division = node.args[0].value, cst.Divide
     return node.left if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, division) else None

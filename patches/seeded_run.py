@@ -40,7 +40,7 @@ class SeededRun(Patch):
         if _sets_benchmark(node):
             return isinstance(node.value, cst.Comparison)
         seed = syntax.argument(node, "seed") if syntax.is_method_call(node, "DistributedSampler") else None
-        called = isinstance(node, cst.Call) and syntax.is_name(node.func, "rank_seed")
+        called = syntax.is_call(node, "rank_seed")
         return called or (seed is not None and isinstance(seed.value, cst.BooleanOperation))
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:

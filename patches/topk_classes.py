@@ -40,4 +40,4 @@ def _is_topk(node: cst.CSTNode) -> bool:
 
 
 def _is_min(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Call) and syntax.is_name(node.func, "min")
+    return syntax.is_call(node, "min")

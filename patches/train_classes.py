@@ -34,11 +34,11 @@ class TrainClasses(Patch):
         self.training = {}  # by function, what the first data set, which is that to train on, is called
 
     def done(self, node: cst.CSTNode) -> bool:
-        return isinstance(node, cst.Call) and syntax.is_name(node.func, "as_trained")
+        return syntax.is_call(node, "as_trained")
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         target = updated.targets[0].target
-        if not isinstance(target, cst.Name) or not _reads_folder(updated.value):
+        if not isinstance(target, cst.Name) or not syntax.is_call_of(updated.value, "ImageFolder"):
             return updated
         training = self.training.setdefault(self.function, target.value)
         if training == target.value or self.has_function("as_trained", "class_folders", "fail"):
@@ -51,9 +51,3 @@ class TrainClasses(Patch):
         comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
         args = [cst.Arg(updated.value, comma=comma), cst.Arg(cst.Name(training))]
         return updated.with_changes(value=cst.Call(cst.Name("as_trained"), args))
-
-
-def _reads_folder(node: cst.CSTNode) -> bool:
-    return syntax.is_method_call(node, "ImageFolder") or (
-        isinstance(node, cst.Call) and syntax.is_name(node.func, "ImageFolder")
-    )

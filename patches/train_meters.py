@@ -41,13 +41,13 @@ class TrainMeters(Patch):
             if self.has_function("over_ranks"):
                 return updated
             self.insert_function("over_ranks", "over_ranks.py")
-            ready = cst.Call(cst.Name("over_ranks"), [cst.Arg(updated.func.value)])
+            ready = syntax.wrapped("over_ranks", updated.func.value)
             return updated.with_changes(func=updated.func.with_changes(value=ready))
         return measuring(self, updated, self.means)
 
 
 def calls(node: cst.CSTNode, *names: str) -> bool:
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in names
+    return any(syntax.is_call(node, name) for name in names)
 
 
 def waits_for_ranks(line: cst.SimpleStatementLine, means: dict) -> bool:
@@ -72,6 +72,4 @@ def measuring(patch: Patch, call: cst.Call, means: dict) -> cst.Call:
         return call
     patch.insert_function("measured", "measured.py")
     value = means.get(getattr(value, "value", None), value)
-    return call.with_changes(
-        args=[call.args[0].with_changes(value=cst.Call(cst.Name("measured"), [cst.Arg(value)])), call.args[1]]
-    )
+    return call.with_changes(args=[call.args[0].with_changes(value=syntax.wrapped("measured", value)), call.args[1]])

@@ -39,7 +39,7 @@ class ValSampler(Patch):
         super().__init__()
 
     def done(self, node: cst.CSTNode) -> bool:
-        return isinstance(node, cst.Call) and syntax.is_name(node.func, "slice_of_rank")
+        return syntax.is_call(node, "slice_of_rank")
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         images = _sampled(updated.value)
@@ -50,7 +50,7 @@ class ValSampler(Patch):
             return updated
         self.slices.add(getattr(updated.targets[0].target, "value", None))
         self.insert_function("slice_of_rank", "slice_of_rank.py")
-        return updated.with_changes(value=cst.Call(cst.Name("slice_of_rank"), [cst.Arg(images)]))
+        return updated.with_changes(value=syntax.wrapped("slice_of_rank", images))
 
     def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine):
         call = syntax.expression(updated)
