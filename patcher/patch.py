@@ -15,6 +15,7 @@ from patcher import places, syntax
 from patcher.places import Body
 from patcher.problem import Problem
 
+_DEFINITIONS = (cst.FunctionDef, cst.ClassDef)
 MODULE = "<module>"  # the place of code outside any function, as in a traceback
 
 
@@ -105,14 +106,17 @@ class Patch(cst.CSTTransformer):
         return bound or module
 
     def insert_function(self, name: str, file: str) -> None:
-        """Insert the function `name` of `patches/added/<file>` before the script's first function.
+        """Insert the function or class `name` of `patches/added/<file>` before the script's first function.
 
         For a rewrite outside any function it goes behind the imports.  Inserted functions stand there by
         name, so that patches which insert can change places.  One that is there already is not inserted again.
-        What the function needs of the imports in its file is imported where the script does not.
+        What the function needs comes along: of the imports in its file those that the script lacks, of this
+        and other files in `patches/added/` the functions that it names.
         """
+        if name in self.inserted:
+            return
         source = self._added(file)
-        found = [node for node in source.body if isinstance(node, cst.FunctionDef) and node.name.value == name]
+        found = [node for node in source.body if isinstance(node, _DEFINITIONS) and node.name.value == name]
         if not found:
             raise Problem(f"there is no function {name}", file=f"patches/added/{file}")
         text = source.code_for_node(found[0].with_changes(leading_lines=()))
@@ -121,10 +125,14 @@ class Patch(cst.CSTTransformer):
                 self._insert_import(statement, bound)
         blank = (cst.EmptyLine(indent=False), cst.EmptyLine(indent=False))
         function = self._parse(text).with_changes(leading_lines=blank)
-        if name not in self.inserted and self._own_function(name) is None:
+        if self._own_function(name) is None:
             self.inserted[name] = function
             place = places.end_of_imports if self.function == MODULE else self._first_function
             self.insertions.append(lambda body: self._insert_sorted(body, name, function, place(body)))
+            used = {node.value for node in syntax.descendants(found[0]) if isinstance(node, cst.Name)}
+            for other, where in places.added_functions(source, file):
+                if other in used:
+                    self.insert_function(other, where)
 
     def insert_option(self, option: str, file: str, parser: str) -> None:
         """Insert `parser.add_argument(option, ...)` of `patches/added/<file>` behind the script's last option.
@@ -217,7 +225,7 @@ class Patch(cst.CSTTransformer):
 
     def _own_function(self, name: str) -> str | None:
         for node in self.module.body:
-            if isinstance(node, cst.FunctionDef) and node.name.value == name:
+            if isinstance(node, _DEFINITIONS) and node.name.value == name:
                 code = self.module.code_for_node(node.with_changes(leading_lines=()))
                 return code.replace(self.module.default_newline, "\n").strip()
         return None
@@ -227,8 +235,8 @@ class Patch(cst.CSTTransformer):
         return Path(sys.modules[cls.__module__].__file__).parent / "added"
 
     def is_added(self, statement: cst.CSTNode) -> bool:
-        """Whether a statement is a function of the name of one that patches insert: no patch looks into it."""
-        return isinstance(statement, cst.FunctionDef) and statement.name.value in _names_in(self._added_folder())
+        """Whether a statement is a function or class of the name of one that patches insert: no patch looks into it."""
+        return isinstance(statement, _DEFINITIONS) and statement.name.value in _names_in(self._added_folder())
 
     def _added(self, file: str) -> cst.Module:
         here = Path(sys.modules[type(self).__module__].__file__).parent
@@ -299,21 +307,24 @@ class Patch(cst.CSTTransformer):
 
 @functools.cache
 def _names_in(folder: Path) -> frozenset[str]:
-    """The names of the functions in `patches/added/`."""
+    """The names of the functions and classes in `patches/added/`."""
     texts = (path.read_text(encoding="utf-8") for path in folder.glob("[!.]*.py"))
-    return frozenset(name for text in texts for name in re.findall(r"^def (\w+)", text, re.MULTILINE))
+    return frozenset(name for text in texts for name in re.findall(r"^(?:def|class) (\w+)", text, re.MULTILINE))
 
 
 @functools.cache
 def _functions_in(folder: Path) -> dict[str, str]:
-    """The text of each function there."""
+    """The text of each function and class there."""
     import ast
 
     found = {}
     for path in folder.glob("[!.]*.py"):
         text = path.read_text(encoding="utf-8")
-        functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
-        found |= {node.name: ast.get_source_segment(text, node) for node in functions}
+        lines = text.splitlines()
+        for node in ast.parse(text).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                first = min(part.lineno for part in (node, *node.decorator_list))
+                found[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
     return found
 
 

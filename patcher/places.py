@@ -65,6 +65,45 @@ def imports(module: cst.Module) -> list[tuple[str, str]]:
     return found
 
 
+def training_names(function: cst.FunctionDef) -> dict[str, cst.BaseExpression]:
+    """What a training loop calls its `model`, `optimizer`, `epoch`, `progress` and the meter `losses`: what is there."""
+    found = {}
+    for node in syntax.descendants(function):
+        if syntax.is_method_call(node, "train"):
+            found["model"] = node.func.value
+        elif syntax.is_method_call(node, "step"):
+            found["optimizer"] = node.func.value
+        elif syntax.is_method_call(node, "format") and (syntax.string(node.func.value) or "").startswith("Epoch"):
+            found["epoch"] = node.args[0].value
+        elif isinstance(node, cst.Assign) and syntax.is_call(node.value, "ProgressMeter"):
+            found["progress"] = node.targets[0].target
+        elif isinstance(node, cst.Assign) and syntax.is_call(node.value, "AverageMeter"):
+            if syntax.string(node.value.args[0].value) == "Loss":
+                found["losses"] = node.targets[0].target
+    return found
+
+
+def innermost(node: cst.BaseExpression, *functions: str) -> cst.Call | None:
+    """The call of one of `functions` in `f(g(...), ...)`, following first arguments."""
+    while isinstance(node, cst.Call):
+        if any(syntax.is_call(node, function) for function in functions):
+            return node
+        node = node.args[0].value if node.args else None
+    return None
+
+
+def added_functions(module: cst.Module, file: str) -> list[tuple[str, str]]:
+    """What a file of `patches/added/` defines, and what it imports from others there: the name, and the file."""
+    found = []
+    for node in module.body:
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+            found.append((node.name.value, file))
+        for small in node.body if isinstance(node, cst.SimpleStatementLine) else ():
+            if isinstance(small, cst.ImportFrom) and syntax.is_dotted(small.module.value, "patches.added"):
+                found += [(alias.evaluated_name, f"{small.module.attr.value}.py") for alias in small.names]
+    return found
+
+
 def names_in(code: str) -> set[str]:
     return set(re.findall(r"(?<![\w.])[^\W\d]\w*", code))
 

@@ -35,6 +35,12 @@ standard = guide | {
     "loader_workers": {},
     "seeded_run": {},
     "bad_images": {},
+    "output_dir": {},
+    "whole_files": {},
+    "whole_state": {},
+    "resume": {},
+    "samples_left": {},
+    "saved_steps": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

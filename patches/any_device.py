@@ -38,6 +38,7 @@ class AnyDevice(Patch):
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         if syntax.is_method_call(updated, "init_process_group"):
             self.joined = True
+            self.insert_option("--timeout", "device.py", self.parser_name())
             self._choose_with("join_process_group")
             return cst.parse_expression(f"join_process_group({self.args})")
         if syntax.is_call(updated, "nn.DataParallel") and syntax.argument(updated, "device_ids"):

@@ -1,6 +1,6 @@
 import libcst as cst
 
-from patcher import Patch, syntax
+from patcher import Patch, places
 from patches.train_meters import calls
 
 
@@ -26,7 +26,7 @@ class FiniteLoss(Patch):
             "    meter = AverageMeter('Loss', ':.4e')\n"
             "    p = ProgressMeter(9, [meter], prefix='Epoch: [{}]'.format(n))\n"
             "    net.train()\n"
-            "    for i, x in enumerate(while_finite(loader, net, meter, opt, n)):\n"
+            "    for i, x in while_finite(enumerate(loader), net, meter, opt, n):\n"
             "        opt.step()\n",
         ),
     ]
@@ -44,30 +44,14 @@ class FiniteLoss(Patch):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if self.function == "train":
-            self.names = _names(node)
+            names = places.training_names(node)
+            self.names = [names.get(name) for name in ("model", "losses", "optimizer", "epoch")]
 
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        if self.function != "train" or not calls(updated, "enumerate") or None in self.names:
+    def leave_For(self, original: cst.For, updated: cst.For) -> cst.For:
+        if self.function != "train" or places.innermost(updated.iter, "enumerate", "steps_left") is None or None in self.names:
             return updated
-        loader, *others = updated.args
-        if not isinstance(loader.value, cst.Name) or self.has_function("fail", "stop_unless_finite", "while_finite"):
+        if places.innermost(updated.iter, "while_finite") or self.has_function("stop_unless_finite", "while_finite"):
             return updated
-        for name in ("fail", "stop_unless_finite", "while_finite"):
-            self.insert_function(name, f"{name}.py")
-        watched = cst.Call(cst.Name("while_finite"), [cst.Arg(node) for node in (loader.value, *self.names)])
-        return updated.with_changes(args=[loader.with_changes(value=watched), *others])
-
-
-def _names(function: cst.FunctionDef) -> list:
-    """What the loop calls its model, the meter of the loss, the optimizer and the epoch; None for what is not there."""
-    model = meter = optimizer = epoch = None
-    for node in syntax.descendants(function):
-        if syntax.is_method_call(node, "train"):
-            model = node.func.value
-        elif syntax.is_method_call(node, "step"):
-            optimizer = node.func.value
-        elif isinstance(node, cst.Assign) and calls(node.value, "AverageMeter"):
-            meter = node.targets[0].target if syntax.string(node.value.args[0].value) == "Loss" else meter
-        elif syntax.is_method_call(node, "format") and (syntax.string(node.func.value) or "").startswith("Epoch"):
-            epoch = node.args[0].value
-    return [model, meter, optimizer, epoch]
+        self.insert_function("while_finite", "while_finite.py")
+        watched = cst.Call(cst.Name("while_finite"), [cst.Arg(node) for node in (updated.iter, *self.names)])
+        return updated.with_changes(iter=watched)

@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import datetime
 import os
 
 import torch
@@ -16,6 +17,13 @@ parser.add_argument('--device',
                     metavar='DEVICE',
                     help='cuda, cpu or another kind of device (default: CUDA where there is any, else another '
                     'accelerator, else the CPU)')
+
+
+parser.add_argument('--timeout',
+                    default=600,
+                    type=float,
+                    metavar='S',
+                    help='seconds without any progress after which the job ends (default: 600)')
 
 
 def device_kind(name):
@@ -53,10 +61,11 @@ def join_process_group(args):
     """Take this rank's device, and only then join: what NCCL sets up goes to the current device."""
     local_rank = int(os.environ.get('LOCAL_RANK', 0))
     args.device = select_device(args.device, local_rank, int(os.environ.get('LOCAL_WORLD_SIZE', 1)))
+    timeout = datetime.timedelta(seconds=args.timeout + 20)  # the watch of the ranks knows more, and speaks first
     if args.device.type == 'cuda':
-        dist.init_process_group(backend='nccl', device_id=args.device)
+        dist.init_process_group(backend='nccl', device_id=args.device, timeout=timeout)
     else:
-        dist.init_process_group(backend='gloo' if args.device.type == 'cpu' else None)
+        dist.init_process_group(backend='gloo' if args.device.type == 'cpu' else None, timeout=timeout)
 
 
 def home_device(name, gpus):

@@ -1,0 +1,38 @@
+import libcst as cst
+
+from patcher import Patch, syntax
+
+
+class OutputDir(Patch):
+    """Write where --output-dir says, and find out that this cannot be written to before training starts.
+
+    Upstream writes into the working directory, and an epoch is lost where that turns out to be read-only.
+    """
+
+    sites = {"distributed.py": {"main": 1}, "dataparallel.py": {"main": 1}}
+    needles = (b"parse_args",)
+    origin = "https://github.com/pytorch/examples/issues/655"
+    after = ("any_launcher", "configurable_gpus")
+    changes = [
+        (
+            "import glob\nimport os\nimport sys\nimport tempfile\np.add_argument('-x')\n"
+            "def main():\n    a = p.parse_args()\n",
+            "import glob\nimport os\nimport sys\nimport tempfile\np.add_argument('-x')\n...\n"
+            "def main():\n    a = in_output_dir(p.parse_args())\n",
+        ),
+    ]
+    leaves = ["def main():\n    a = p.parse_known_args()\n", "def main():\n    p.parse_args()\n"]
+
+    def done(self, node: cst.CSTNode) -> bool:
+        return syntax.is_call(node, "in_output_dir")
+
+    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
+        nodes = [*syntax.descendants(updated.value)] if isinstance(updated.value, cst.Call) else []
+        parsers = [node.func.value.value for node in nodes if syntax.is_method_call(node, "parse_args")]
+        if not parsers or any(self.done(node) for node in nodes):
+            return updated
+        if self.has_option("--output-dir") or self.has_function("in_output_dir", "fail"):
+            return updated
+        self.insert_option("--output-dir", "output_dir.py", parsers[0])
+        self.insert_function("in_output_dir", "output_dir.py")
+        return updated.with_changes(value=syntax.wrapped("in_output_dir", updated.value))
