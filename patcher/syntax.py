@@ -48,6 +48,15 @@ def argument(call: cst.Call, keyword: str) -> cst.Arg | None:
     return next((arg for arg in call.args if is_name(arg.keyword, keyword)), None)
 
 
+def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cst.Call:
+    """The call with one more argument by keyword, laid out as those before it are."""
+    *others, last = call.args
+    between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    new = cst.Arg(value, cst.Name(keyword), equal=tight, comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+    return call.with_changes(args=[*others, last.with_changes(comma=between), new])
+
+
 def string(node: cst.CSTNode) -> str | None:
     """The value of a plain string literal; None for anything else."""
     value = node.evaluated_value if isinstance(node, cst.SimpleString) else None

@@ -60,8 +60,4 @@ class BadImages(Patch):
         code = "load_image"
         if training:
             code = f"{self.module_name('functools')}.partial(load_image, skip={self.args}.skip_bad_images)"
-        tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-        loader = cst.Arg(cst.parse_expression(code), cst.Name("loader"), equal=tight)
-        *others, last = updated.args
-        between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        return updated.with_changes(args=[*others, last.with_changes(comma=between), loader])
+        return syntax.with_argument(updated, "loader", cst.parse_expression(code))

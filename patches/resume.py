@@ -32,7 +32,8 @@ class Resume(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "resumed")
+        kept = isinstance(node, cst.Attribute) and node.attr.value == "best_acc1"
+        return kept or syntax.is_call(node, "resumed")
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         target, value = updated.targets[0].target, updated.value

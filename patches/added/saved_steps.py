@@ -3,6 +3,7 @@
 import argparse
 import functools
 import os
+import signal
 import sys
 
 import torch
@@ -30,6 +31,7 @@ def leave(save, args):
     save()
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher sends it once the first rank has ended
     if int(os.environ.get('RANK', 0)) == 0:
         print('stopped by a signal, and saved: --resume auto goes on from here', flush=True)
     sys.exit(75)  # EX_TEMPFAIL: to be run again
@@ -77,6 +79,16 @@ def steps_left(loader, progress, model, optimizer, epoch, args):
         if args.save_every > 0 and step % args.save_every == 0:
             save()
     args.watch.save = functools.partial(save_step, model, optimizer, progress, epoch, step, args)
+
+
+def outlive_signals(worker):
+    """Let a loading process go on at signals that ask for the end of the job: it is needed until the step is done.
+
+    Launchers send them to each process that they find. After half a minute it is not needed any more.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(30))
+    for name in ('SIGINT', 'SIGUSR1'):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def left_if_asked(loader, args):
