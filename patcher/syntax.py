@@ -53,7 +53,9 @@ def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cs
     *others, last = call.args
     between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    new = cst.Arg(value, cst.Name(keyword), equal=tight, comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+    new = cst.Arg(
+        value, cst.Name(keyword), equal=tight, comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
+    )
     return call.with_changes(args=[*others, last.with_changes(comma=between), new])
 
 

@@ -41,6 +41,7 @@ standard = guide | {
     "resume": {},
     "samples_left": {},
     "saved_steps": {},
+    "loader_signals": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

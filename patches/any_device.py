@@ -75,6 +75,4 @@ class AnyDevice(Patch):
 
     def _choose_with(self, function: str) -> None:
         self.insert_option("--device", "device.py", self.parser_name())
-        for name in ("device_kind", "select_device", function):
-            self.insert_function(name, "device.py")
-        self.insert_function("fail", "fail.py")
+        self.insert_function(function, "device.py")

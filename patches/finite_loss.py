@@ -48,7 +48,11 @@ class FiniteLoss(Patch):
             self.names = [names.get(name) for name in ("model", "losses", "optimizer", "epoch")]
 
     def leave_For(self, original: cst.For, updated: cst.For) -> cst.For:
-        if self.function != "train" or places.innermost(updated.iter, "enumerate", "steps_left") is None or None in self.names:
+        if (
+            self.function != "train"
+            or places.innermost(updated.iter, "enumerate", "steps_left") is None
+            or None in self.names
+        ):
             return updated
         if places.innermost(updated.iter, "while_finite") or self.has_function("stop_unless_finite", "while_finite"):
             return updated

@@ -64,8 +64,8 @@ class SamplesLeft(Patch):
             old, order = shuffle, cst.parse_expression(f"{name}({images.value.value})")
         if order is None or syntax.is_call(order, "SamplesLeft"):
             return updated
-        for name in ("SamplesLeft", "SeededImages"):
-            self.insert_function(name, "samples_left.py")
+        self.insert_function("SamplesLeft", "samples_left.py")
+        self.insert_function("SeededImages", "samples_left.py")
         left = cst.Call(cst.Name("SamplesLeft"), [cst.Arg(order), cst.Arg(cst.Name(self.args))])
         new = {
             id(images): images.with_changes(value=syntax.wrapped("SeededImages", images.value)),

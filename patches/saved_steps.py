@@ -9,11 +9,8 @@ class SavedSteps(Patch):
     Upstream saves after each epoch, which may take hours, and dies of a signal wherever it is.
     """
 
-    sites = {
-        "distributed.py": {"main_worker": 2, "train": 1, "validate": 1},
-        "dataparallel.py": {"main_worker": 2, "train": 1, "validate": 1},
-    }
-    needles = (b"def train(", b"def validate(", b"DataLoader(")
+    sites = {"distributed.py": {"train": 1, "validate": 1}, "dataparallel.py": {"train": 1, "validate": 1}}
+    needles = (b"def train(", b"def validate(")
     origin = "https://github.com/pytorch/pytorch/issues/119856"
     after = ("exact_validation",)
     changes = [
@@ -25,7 +22,6 @@ class SavedSteps(Patch):
             "def train(feed, o):\n    bar = ProgressMeter(9, prefix='Epoch: [{}]'.format(n))\n    net.train()\n"
             "    for i, x in steps_left(feed, bar, net, opt, n, o):\n        opt.step()\n",
         ),
-        ("d = DataLoader(images, 8)\n", "...\nd = DataLoader(images, 8, worker_init_fn=outlive_signals)\n"),
         (
             "import x\ndef validate(feed, o):\n    for i, x in enumerate(totalled(feed, bar)):\n        f(x)\n",
             "...\n"
@@ -33,7 +29,6 @@ class SavedSteps(Patch):
         ),
     ]
     leaves = [
-        "d = DataLoader(images, worker_init_fn=f)\n",
         "def train(feed, o):\n    for i, x in enumerate(feed):\n        f(x)\n",
         "def validate(feed, o):\n    for x in other(feed):\n        f(x)\n",
         "def f(feed, o):\n    for i, x in enumerate(feed):\n        f(x)\n",
@@ -49,14 +44,6 @@ class SavedSteps(Patch):
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         names = places.training_names(node)
         self.names = [names.get(name) for name in ("progress", "model", "optimizer", "epoch")]
-
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        if not syntax.is_call_of(updated, "DataLoader") or syntax.argument(updated, "worker_init_fn"):
-            return updated
-        if self.has_function("outlive_signals"):
-            return updated
-        self.insert_function("outlive_signals", "saved_steps.py")
-        return syntax.with_argument(updated, "worker_init_fn", cst.Name("outlive_signals"))
 
     def leave_For(self, original: cst.For, updated: cst.For) -> cst.For:
         steps = places.innermost(updated.iter, "enumerate", "steps_left")

@@ -81,16 +81,6 @@ def steps_left(loader, progress, model, optimizer, epoch, args):
     args.watch.save = functools.partial(save_step, model, optimizer, progress, epoch, step, args)
 
 
-def outlive_signals(worker):
-    """Let a loading process go on at signals that ask for the end of the job: it is needed until the step is done.
-
-    Launchers send them to each process that they find. After half a minute it is not needed any more.
-    """
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(30))
-    for name in ('SIGINT', 'SIGUSR1'):
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
-
-
 def left_if_asked(loader, args):
     """The batches of a validation, which is left at once where all ranks are to stop: a resumed run begins it anew."""
     watch = getattr(args, 'watch', None)  # none with --evaluate
