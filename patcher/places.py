@@ -66,7 +66,7 @@ def imports(module: cst.Module) -> list[tuple[str, str]]:
 
 
 def training_names(function: cst.FunctionDef) -> dict[str, cst.BaseExpression]:
-    """What a training loop calls its `model`, `optimizer`, `epoch`, `progress` and the meter `losses`: what is there."""
+    """What a training loop calls its `model`, `optimizer`, `epoch`, `progress` and `losses`, as far as it has them."""
     found = {}
     for node in syntax.descendants(function):
         if syntax.is_method_call(node, "train"):
@@ -78,8 +78,8 @@ def training_names(function: cst.FunctionDef) -> dict[str, cst.BaseExpression]:
         elif isinstance(node, cst.Assign) and syntax.is_call(node.value, "ProgressMeter"):
             found["progress"] = node.targets[0].target
         elif isinstance(node, cst.Assign) and syntax.is_call(node.value, "AverageMeter"):
-            if syntax.string(node.value.args[0].value) == "Loss":
-                found["losses"] = node.targets[0].target
+            name = "losses" if syntax.string(node.value.args[0].value) == "Loss" else "another"
+            found[name] = node.targets[0].target
     return found
 
 

@@ -17,10 +17,10 @@ class WholeState(Patch):
         (
             "import os\nimport random\nimport torch.distributed as dist\ndef f(o):\n"
             "    sgd = torch.optim.SGD(net.parameters())\n"
-            "    save_checkpoint({'epoch': n, 'state_dict': net.module.state_dict()}, best)\n",
+            "    save_checkpoint({'epoch': n, 'weights': net.module.state_dict()}, best)\n",
             "import os\nimport random\nimport torch.distributed as dist\n...\ndef f(o):\n"
             "    sgd = torch.optim.SGD(net.parameters())\n"
-            "    save_checkpoint(whole_state({'epoch': n, 'state_dict': net.module.state_dict()}, net, sgd, o), best)\n",
+            "    save_checkpoint(whole_state({'epoch': n, 'weights': net.module.state_dict()}, net, sgd, o), best)\n",
         ),
     ]
     leaves = [

@@ -118,10 +118,10 @@ def load_progress(optimizer, state, args):
     world, settings = int(os.environ.get('WORLD_SIZE', 1)), state.get('args', {})
     lines = []
     if 'optimizer' in state:
-        present = [{name: value for name, value in group.items() if name != 'params'} for group in optimizer.param_groups]
+        own = [dict(group) for group in optimizer.param_groups]
         optimizer.load_state_dict(state['optimizer'])
-        for group, own in zip(optimizer.param_groups, present):
-            group.update(own)
+        for group, settings_here in zip(optimizer.param_groups, own):
+            group.update(settings_here)
     else:
         lines.append('there is no optimizer in it: its momentum starts at zero')
     args.start_epoch, args.best_acc1 = state['epoch'], float(state['best_acc1'])
@@ -170,5 +170,6 @@ def resumed(optimizer, model, args):
     lines = load_progress(optimizer, state, args)
     if int(os.environ.get('RANK', 0)) == 0:
         print('{}: {} epochs and {} steps are done, best Acc@1 {:.3f}{}'.format(
-            path, state['epoch'], state.get('step', 0), args.best_acc1, ''.join('; ' + line for line in lines)), flush=True)
+            path, state['epoch'], state.get('step', 0), args.best_acc1, ''.join('; ' + line for line in lines)),
+              flush=True)
     return optimizer

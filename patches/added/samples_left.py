@@ -13,8 +13,8 @@ from patches.added.job_seed import derived_seed, job_seed
 class SamplesLeft(torch.utils.data.Sampler):
     """The samples of `sampler` that a resumed epoch has left, each with the seed of its augmentation.
 
-    Order and seeds follow from the seed of the job and the epoch alone. So a resumed run goes on with what the whole one would have
-    drawn, whichever process loads a sample, and nothing of the state of loading has to be saved.
+    Order and seeds follow from the seed of the job and the epoch alone. So a resumed run goes on with what the
+    whole one would have drawn, whichever process loads a sample, and no state of loading has to be saved.
     """
     def __init__(self, sampler, args):
         self.sampler, self.args = sampler, args

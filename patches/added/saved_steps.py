@@ -9,7 +9,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from patches.added.checkpoint import bare, whole_state
+from patches.added.checkpoint import whole_state
 from patches.added.job_seed import derived_seed, job_seed
 from patches.added.samples_left import first_step
 from patches.added.stop_unless_finite import stop_unless_finite

@@ -10,7 +10,8 @@ import time
 
 import torch.distributed as dist
 
-class Watch(object):
+
+class Watch:
     """Lets all ranks stop behind one and the same step, and ends a job in which one of them hangs.
 
     A signal may reach one rank alone, or each of them in another step, and a rank that left by itself would
