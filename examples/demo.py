@@ -92,7 +92,7 @@ def main() -> None:
     )
 
     epochs = 1 if args.quick else LAST - FIRST
-    common = ["--data", str(data), *RECIPE, "--print-freq", "5", "--device", "cpu"]
+    common = ["--data", str(data), *RECIPE, "--print-freq", "5", "--device", "cpu", "--overwrite"]
     # --local-addr: without it torchrun hangs where the host's own name does not resolve, as in a container
     # without a network.
     torchrun = ["-m", "torch.distributed.run", "--local-addr=127.0.0.1", "--nproc_per_node=2"]

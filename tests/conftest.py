@@ -191,6 +191,18 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def weights(tmp_path_factory):
+    """A checkpoint with upstream's four keys, of a model for the ten classes of `data`."""
+    import torch
+    import torchvision
+
+    path, arch = tmp_path_factory.mktemp("weights") / "weights.pth.tar", "shufflenet_v2_x0_5"
+    model = torchvision.models.get_model(arch, num_classes=10)
+    torch.save({"epoch": 1, "arch": arch, "state_dict": model.state_dict(), "best_acc1": 10.0}, path)
+    return path
+
+
+@pytest.fixture(scope="session")
 def build_of(tmp_path_factory):
     """A function that gives the folder built with these arguments to `apply`."""
     folders = {}

@@ -173,7 +173,7 @@ def trained(losses, reading):
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e8)
     steps = []
-    for loss in while_finite(losses, model, meter, optimizer, epoch=4):
+    for _, loss in while_finite(enumerate(losses), model, meter, optimizer, epoch=4):
         meter.update(measured(torch.tensor(loss)), 2)
         if reading(len(steps)):
             over_ranks(progress)
@@ -210,7 +210,9 @@ def test_weights_that_are_not_finite_end_the_run_behind_the_last_batch(monkeypat
     model.running_var[1] = float("inf")
     steps = []
     with pytest.raises(SystemExit):
-        for step in while_finite(range(3), model, meter, torch.optim.SGD(model.parameters(), 0.5), epoch=0):
+        for step, _ in while_finite(
+            enumerate(range(3)), model, meter, torch.optim.SGD(model.parameters(), 0.5), epoch=0
+        ):
             meter.update(0.5, 2)
             steps.append(step)
     assert steps == [0, 1, 2]

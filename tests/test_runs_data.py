@@ -103,6 +103,9 @@ def test_images_of_two_of_three_classes_are_judged_by_the_numbers_of_training(na
     )
     launch = [*TORCHRUN, "--nproc_per_node=1"] if name == "distributed.py" else []
     command = [script, build_of() / name, "--data", tmp_path / "colours", "-b", "8", "-e"]
+    weights = {"epoch": 1, "arch": "resnet18", "state_dict": {"scale": torch.ones(1)}, "best_acc1": 0.0}
+    torch.save(weights, tmp_path / "weights.pth.tar")
+    command += ["--resume", tmp_path / "weights.pth.tar"]
     result = run(*launch, *command, gpus=1)
     assert result.status == 0, result.err
     # Top-5 of three classes holds every class.
@@ -146,7 +149,7 @@ def test_run_with_a_seed_repeats_bit_for_bit_and_ranks_draw_their_own_crops(
     script, states, seen = driver(SPY), [], []
     for number in range(2):
         monkeypatch.setenv("SEEN", str(tmp_path / f"seen{number}-"))
-        options = [*SMALL, "-b", "20", "--epochs", "1", "-j", "1", "--seed", "3"]
+        options = [*SMALL, "-b", "20", "--epochs", "1", "-j", "1", "--seed", "3", "--overwrite"]
         command = [script, build_of() / "distributed.py", "--data", data, *options]
         result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
         assert result.status == 0, result.err
@@ -197,10 +200,10 @@ def test_bad_image_is_named_from_a_worker(build_of, run, spoilt):
     assert list(result.folder.iterdir()) == []
 
 
-def test_validation_skips_no_image(build_of, run, spoilt):
+def test_validation_skips_no_image(build_of, run, spoilt, weights):
     folder, (path,) = spoilt("val", 1)
     command = [build_of() / "dataparallel.py", "--data", folder, *SMALL, "-b", "20", "-e", "--skip-bad-images", "9"]
-    result = run(*command, gpus=1)
+    result = run(*command, "--resume", weights, gpus=1)
     assert result.status == 1
     assert f"RuntimeError: cannot decode {path}: OSError: " in result.err
 

@@ -208,7 +208,7 @@ def test_loss_that_is_not_finite_ends_the_run_and_spares_the_checkpoint(name, la
     kept = {f"{kind}.pth.tar": os.urandom(99) for kind in ("checkpoint", "model_best")}
     for file, content in kept.items():
         (tmp_path / "job" / file).write_bytes(content)
-    result = run([*launcher, script(name), *options(data, 4, arch="tiny", lr="1e38", epochs=3)])
+    result = run([*launcher, script(name), *options(data, 4, arch="tiny", lr="1e38", epochs=3), "--overwrite"])
     assert result.status != 0
     lines = [line for line in result.err.splitlines() if line.startswith(f"{name}: error:")]
     words = (

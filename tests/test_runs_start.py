@@ -12,7 +12,7 @@ import pytest
 from conftest import TORCHRUN
 from test_runs import of
 
-VALIDATE = ["--arch", "shufflenet_v2_x0_5", "--batch-size", "4", "--print-freq", "100", "--evaluate"]
+VALIDATE = ["--arch", "shufflenet_v2_x0_5", "--batch-size", "4", "--print-freq", "100", "--evaluate", "--resume"]
 LAUNCH = ["-m", "torch.distributed.launch"]
 
 
@@ -35,10 +35,10 @@ def script(build_of):
     ],
     ids=["torchrun and a flag", "launch", "launch --use_env", "plain python"],
 )
-def test_each_process_takes_its_own_device_under_every_launcher(launcher, options, world, script, run, data):
+def test_each_process_takes_its_own_device_under_every_launcher(launcher, options, world, script, run, data, weights):
     if launcher[:2] == LAUNCH:
         launcher = [*launcher[:2], "--master_addr=127.0.0.1", "--master_port=29871", *launcher[2:]]
-    result = run(*launcher, script, "--data", data, *VALIDATE, *options, gpus=2)
+    result = run(*launcher, script, "--data", data, *VALIDATE, weights, *options, gpus=2)
     assert result.status == 0, result.err
     devices = {(e["rank"] or "0", e["index"]) for e in of(result, "set_device")}
     assert devices == {(str(rank), rank) for rank in range(world)}
@@ -51,7 +51,7 @@ def test_each_process_takes_its_own_device_under_every_launcher(launcher, option
     assert "destroy_process_group" not in result.err
 
 
-def test_two_tasks_of_srun_are_one_world(script, data, tmp_path):
+def test_two_tasks_of_srun_are_one_world(script, data, weights, tmp_path):
     # SLURM's variables as srun sets them for one step of two tasks on one node; there is no SLURM here.
     step = {
         "SLURM_JOB_ID": str(os.getpid()),
@@ -63,7 +63,7 @@ def test_two_tasks_of_srun_are_one_world(script, data, tmp_path):
     }
     tasks = [
         subprocess.Popen(
-            [sys.executable, script, "--data", data, *VALIDATE],
+            [sys.executable, script, "--data", data, *VALIDATE, weights],
             cwd=tmp_path,
             env={**os.environ, **step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
             stdout=subprocess.PIPE,
@@ -80,18 +80,18 @@ def test_two_tasks_of_srun_are_one_world(script, data, tmp_path):
 @pytest.mark.parametrize(
     ("gpus", "device"), [(None, "cpu"), (0, "cpu"), (2, "cuda:0"), (8, "cuda:0")], ids=["no stand-in", "0", "2", "8"]
 )
-def test_two_ranks_run_on_what_there_is(gpus, device, script, run, data):
-    result = run(*TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, gpus=gpus)
+def test_two_ranks_run_on_what_there_is(gpus, device, script, run, data, weights):
+    result = run(*TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, weights, gpus=gpus)
     assert result.status == 0, result.err
     assert f"processes=2 per_host=2 device={device} batch=2 global_batch=4 " in result.outs[0]
     indices = sorted(e["index"] for e in of(result, "set_device"))
     assert indices == ([0, 1] if device != "cpu" else [])
 
 
-def test_more_processes_than_gpus_are_one_line(script, run, data, monkeypatch):
+def test_more_processes_than_gpus_are_one_line(script, run, data, weights, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     start = time.monotonic()
-    result = run(*TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, gpus=1)
+    result = run(*TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, weights, gpus=1)
     assert result.status != 0
     line = "distributed.py: error: 2 processes on this node, 1 GPUs visible (CUDA_VISIBLE_DEVICES=3)\n"
     assert result.err.count(line) == 1
@@ -104,16 +104,16 @@ def test_more_processes_than_gpus_are_one_line(script, run, data, monkeypatch):
     ("options", "gpus", "device"),
     [((), None, "cpu"), (("--device", "cpu"), 2, "cpu"), ((), 2, "cuda:0"), (("--gpus", "1"), 2, "cuda:1")],
 )
-def test_dataparallel_runs_on_what_there_is(options, gpus, device, build_of, run, data):
-    result = run(build_of() / "dataparallel.py", "--data", data, *VALIDATE, *options, gpus=gpus)
+def test_dataparallel_runs_on_what_there_is(options, gpus, device, build_of, run, data, weights):
+    result = run(build_of() / "dataparallel.py", "--data", data, *VALIDATE, weights, *options, gpus=gpus)
     assert result.status == 0, result.err
     assert f"device={device} " in result.outs[0]
     assert " * Acc@1 " in result.outs[0]
     assert bool(of(result, "DataParallel")) == (device != "cpu")
 
 
-def test_device_that_is_not_there_is_one_line(build_of, run, data):
-    result = run(build_of() / "dataparallel.py", "--data", data, *VALIDATE, "--device", "cuda", gpus=0)
+def test_device_that_is_not_there_is_one_line(build_of, run, data, weights):
+    result = run(build_of() / "dataparallel.py", "--data", data, *VALIDATE, weights, "--device", "cuda", gpus=0)
     assert result.status == 2
     assert "dataparallel.py: error: --device cuda: there is none here, or none is visible\n" in result.err
     assert "Traceback" not in result.err

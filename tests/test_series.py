@@ -9,10 +9,11 @@ import itertools
 import os
 import random
 import runpy
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import types
 import warnings
 from pathlib import Path
 
@@ -301,8 +302,11 @@ def averages_over_the_processes(distributed, dataparallel, monkeypatch):
     assert called == [2, 1]
 
 
-def loaders(distributed, monkeypatch, images, batch_size, rank=0, world=1):
-    """The loaders, for training and for validation, that rank `rank` of `world` on one node makes of so many images."""
+def loaders(distributed, monkeypatch, images, batch_size, rank=0, world=1, saved=None):
+    """The loaders, for training and for validation, that rank `rank` of `world` on one node makes of so many images.
+
+    What it saves after an epoch is appended to `saved`.
+    """
     import torch
 
     class Images(list):
@@ -327,7 +331,8 @@ def loaders(distributed, monkeypatch, images, batch_size, rank=0, world=1):
     monkeypatch.setattr("torchvision.models.get_model", lambda *args, **kwargs: torch.nn.Linear(1, 1))
     monkeypatch.setitem(distributed.models.__dict__, "resnet18", lambda **kwargs: torch.nn.Linear(1, 1))
     monkeypatch.setattr(distributed.datasets, "ImageFolder", lambda *args, **kwargs: Images(range(images)))
-    monkeypatch.setattr(distributed, "save_checkpoint", lambda *args: None)
+    monkeypatch.setattr(distributed, "save_checkpoint", lambda *args: saved is not None and saved.append(args))
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", lambda objects, source: None)
     seen = []
     monkeypatch.setattr(distributed, "train", lambda loader, *args: seen.append(loader))
     monkeypatch.setattr(distributed, "validate", lambda loader, *args: seen.append(loader) or 0.0)
@@ -429,7 +434,7 @@ def validates_without_waiting_for_ranks(distributed, dataparallel, monkeypatch):
     assert not model.training and not model.module.training
 
 
-def run_loop(module, name, monkeypatch, model, batches, print_freq=10, ranks=1):
+def run_loop(module, name, monkeypatch, model, batches, print_freq=10, ranks=1, watch=None):
     """What `train()` or `validate()` returns for these batches of (rows, targets), and its calls of the process group.
 
     Of `ranks` ranks this is one, and the others have the same numbers.
@@ -459,8 +464,35 @@ def run_loop(module, name, monkeypatch, model, batches, print_freq=10, ranks=1):
     monkeypatch.setattr("torch.distributed.all_gather_object", all_gather_object)
     more = (torch.optim.SGD(model.parameters(), 0.25), 0) if name == "train" else ()
     more += (0,) if module.__name__ == "distributed" else ()
-    args = types.SimpleNamespace(device=torch.device("cpu"), print_freq=print_freq, nprocs=ranks)
-    return getattr(module, name)(batches, model, torch.nn.CrossEntropyLoss(), *more, args), calls
+    args = argparse.Namespace(device=torch.device("cpu"), print_freq=print_freq, nprocs=ranks, data="", arch="")
+    vars(args).update(start_epoch=0, epochs=1, batch_size=4, save_every=0, job_seed=0, watch=watch or GoesOn())
+    loader = Loader(batches)
+    return getattr(module, name)(loader, model, torch.nn.CrossEntropyLoss(), *more, args), calls
+
+
+class GoesOn:
+    """Stands for the watch of a job that nobody stops before it has been asked `last` times."""
+
+    def __init__(self, last=1000):
+        self.asked, self.last = 0, last
+
+    def beat(self):
+        pass
+
+    def goes_on(self):
+        self.asked += 1
+        return self.asked <= self.last
+
+    def is_last(self):
+        return False
+
+
+class Loader(list):
+    """Batches as a loader gives them."""
+
+    @property
+    def sampler(self):
+        return range(4 * len(self))
 
 
 def guesses(sizes, right):
@@ -559,11 +591,12 @@ def loaders_of(module, monkeypatch, *argv) -> list:
         return []
 
     with monkeypatch.context() as context:
-        args = given_to_the_worker(module, context, "--arch", "shufflenet_v2_x0_5", "-e", *argv)
+        args = given_to_the_worker(module, context, "--arch", "shufflenet_v2_x0_5", "--epochs", "0", *argv)
     monkeypatch.setattr("torch.distributed.init_process_group", lambda *args, **kwargs: None)
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda *group: 1)
     monkeypatch.setattr("torch.distributed.get_rank", lambda *group: 0)
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", lambda objects, source: None)
     monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: None)
     monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda model, **kwargs: model)
     monkeypatch.setattr("torch.nn.DataParallel", lambda model, **kwargs: torch.nn.ModuleDict({"module": model}))
@@ -598,7 +631,8 @@ def lets_the_seed_decide(distributed, dataparallel, monkeypatch):
             (_, keywords), _ = loaders_of(module, monkeypatch, "--seed", "5")
         assert not torch.backends.cudnn.benchmark
         if module is distributed:
-            assert keywords["sampler"].seed == 5
+            sampler = keywords["sampler"]
+            assert getattr(sampler, "sampler", sampler).seed == 5
             monkeypatch.setenv("RANK", "1")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -611,12 +645,132 @@ def names_images_that_cannot_be_decoded(distributed, dataparallel, monkeypatch):
     monkeypatch.chdir(tempfile.mkdtemp())
     for module in (distributed, dataparallel):
         for dataset, _ in loaders_of(module, monkeypatch):
+            dataset = getattr(dataset, "images", dataset)
             with pytest.raises(Exception, match="0.jpg") as caught:  # the data set only looks like one
                 dataset[0]
             assert str(caught.value).startswith(f"cannot decode {dataset.root}/a/0.jpg: ")
 
 
+def writes_where_it_is_told_to(distributed, dataparallel, monkeypatch):
+    here = tempfile.mkdtemp()
+    monkeypatch.chdir(here)
+    shutil.copytree(data_set(), "data")
+    for module in (distributed, dataparallel):
+        folder = Path(tempfile.mkdtemp()) / "new" / "folder"
+        args = given_to_the_worker(module, monkeypatch, "--data", "data", "--output-dir", str(folder))
+        assert (Path.cwd(), args.data) == (folder, f"{here}/data")
+        monkeypatch.chdir(here)
+
+
+def replaces_files_by_whole_ones(distributed, dataparallel, monkeypatch):
+    import torch
+
+    save = torch.save
+
+    def fails(state, path):
+        Path(path).write_bytes(b"half of it")
+        raise RuntimeError("file write failed")
+
+    for module in (distributed, dataparallel):
+        monkeypatch.chdir(tempfile.mkdtemp())
+        monkeypatch.setattr("torch.save", save)
+        module.save_checkpoint({"epoch": 1}, True)
+        module.save_checkpoint({"epoch": 2}, False)
+        monkeypatch.setattr("torch.save", fails)
+        with pytest.raises(SystemExit):
+            module.save_checkpoint({"epoch": 3}, True)
+        whole = {path.name: torch.load(path, weights_only=True)["epoch"] for path in Path.cwd().iterdir()}
+        assert whole == {"checkpoint.pth.tar": 2, "checkpoint_previous.pth.tar": 1, "model_best.pth.tar": 1}
+
+
+def saves_all_that_a_run_needs(distributed, dataparallel, monkeypatch):
+    saved = []
+    loaders(distributed, monkeypatch, images=24, batch_size=24, saved=saved)
+    (state, _), *rest = saved
+    assert rest == []
+    assert set(state["optimizer"]) == {"state", "param_groups"}
+    assert (state["epoch"], state["step"], state["world_size"], type(state["best_acc1"])) == (1, 0, 1, float)
+
+
+def goes_on_from_a_checkpoint(distributed, dataparallel, monkeypatch):
+    import torch
+
+    folder, data = Path(tempfile.mkdtemp()), data_set()
+    monkeypatch.chdir(folder)
+    for module in (distributed, dataparallel):
+        with pytest.raises(SystemExit) as ended:
+            given_to_the_worker(module, monkeypatch, "--data", data, "-e")
+        assert ended.value.code == 2
+        model = torchvision_model("shufflenet_v2_x0_5", 3)
+        state = {"epoch": 4, "arch": "shufflenet_v2_x0_5", "state_dict": model.state_dict(), "best_acc1": 50.0}
+        torch.save(state, "old.pth.tar")
+        argv = ("--arch", state["arch"], "--data", data, "--resume", "old.pth.tar")
+        args = given_to_the_worker(module, monkeypatch, *argv)
+        other = torch.nn.Sequential(collections.OrderedDict(module=torchvision_model("shufflenet_v2_x0_5", 3)))
+        module.resumed(torch.optim.SGD(other.parameters(), 0.1), other, args)
+        assert (args.start_epoch, args.best_acc1) == (4, 50.0)
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
+
+
+def torchvision_model(name, classes):
+    import torchvision
+
+    return torchvision.models.get_model(name, num_classes=classes)
+
+
+def draws_the_same_samples_again(distributed, dataparallel, monkeypatch):
+    for module in (distributed, dataparallel):
+        (_, keywords), _ = loaders_of(module, monkeypatch, "-b", "2")
+        sampler = keywords["sampler"]
+        sampler.args.epoch = 5
+        whole = list(sampler)
+        assert sorted(index for index, _ in whole) == [0, 1, 2]
+        assert len({seed for _, seed in whole}) == 3
+        sampler.args.start_epoch, sampler.args.images_done = 5, 2
+        assert list(sampler) == whole[2:]
+        sampler.args.epoch = 6
+        assert [seed for _, seed in sampler] != [seed for _, seed in whole]
+
+
+def saves_and_leaves_behind_a_step(distributed, dataparallel, monkeypatch):
+    import torch
+
+    for module in (distributed, dataparallel):
+        saved = []
+        monkeypatch.setattr(module, "save_checkpoint", lambda state, best, saved=saved: saved.append((state, best)))
+        with pytest.raises(SystemExit) as ended:
+            batches = list(guesses([4] * 9, [2] * 9))
+            run_loop(module, "train", monkeypatch, torch.nn.Linear(6, 6), batches, watch=GoesOn(3))
+        (state, best), *rest = saved
+        assert (ended.value.code, state["epoch"], state["step"], state["images"], best, rest) == (
+            75,
+            0,
+            3,
+            12,
+            False,
+            [],
+        )
+
+
+def lets_loaders_outlive_signals(distributed, dataparallel, monkeypatch):
+    handlers = {}
+    monkeypatch.setattr("signal.signal", lambda number, handler: handlers.update({number: handler}))
+    for module in (distributed, dataparallel):
+        for _, keywords in loaders_of(module, monkeypatch):
+            handlers.clear()
+            keywords["worker_init_fn"](0)
+            assert set(handlers) == {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
+            assert signal.SIG_DFL not in handlers.values()
+
+
 PURPOSES = {
+    "output_dir": writes_where_it_is_told_to,
+    "whole_files": replaces_files_by_whole_ones,
+    "whole_state": saves_all_that_a_run_needs,
+    "resume": goes_on_from_a_checkpoint,
+    "samples_left": draws_the_same_samples_again,
+    "saved_steps": saves_and_leaves_behind_a_step,
+    "loader_signals": lets_loaders_outlive_signals,
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
     "configurable_gpus": uses_the_gpus_asked_for,

@@ -26,7 +26,7 @@ class Watch:
         self.timeout = timeout
         self.piece, self.last = 0, None  # at which the rank is, behind which all stop
         self.told = False
-        self.beats = 0  # as long as they grow, the rank is getting on
+        self.beats = self.ticks = 0  # as long as they grow, the rank is getting on, and its thread is alive
         self.asked, self.settled = threading.Event(), threading.Event()
         self.lock = threading.Lock()
         self.rank, self.world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))
@@ -64,14 +64,13 @@ class Watch:
         return self.piece == self.last
 
     def look(self):
-        seen, since, ticks = None, time.monotonic(), 0
+        seen, since = None, time.monotonic()
         while True:
             time.sleep(1) if self.told else self.asked.wait(1)
-            ticks += 1
             wanted = self.asked.is_set()
             try:
                 if self.store is not None:
-                    self.store.set('at/{}'.format(self.rank), '{} {} {}'.format(self.piece, self.beats, ticks))
+                    self.tick()
                     wanted = wanted or self.store.check(['stop'])
                 if wanted and not self.told:
                     self.settle()
@@ -82,6 +81,11 @@ class Watch:
                 seen, since = (self.piece, self.beats), time.monotonic()
             elif self.store is not None and time.monotonic() - since > self.timeout:
                 self.give_up(self.hung())
+
+    def tick(self):
+        """Write down where this rank is, and that its thread is alive."""
+        self.ticks += 1
+        self.store.set('at/{}'.format(self.rank), '{} {} {}'.format(self.piece, self.beats, self.ticks))
 
     def settle(self):
         """Agree with the threads of the other ranks on the last piece of work."""
@@ -107,7 +111,9 @@ class Watch:
         try:
             keys = ['at/{}'.format(rank) for rank in range(self.world)]
             before = [self.store.get(key) for key in keys]
-            time.sleep(4)
+            for _ in range(4):
+                time.sleep(1)
+                self.tick()
             after = [self.store.get(key) for key in keys]
             ranks = [rank for rank, (a, b) in enumerate(zip(before, after)) if a == b]
             places = [tuple(map(int, value.split()[:2])) for value in after]
