@@ -11,6 +11,7 @@ import json
 import zlib
 from pathlib import Path
 
+from patcher.manifest import UNDO
 from patcher.problem import Problem
 from patcher.unified import lines
 
@@ -36,7 +37,13 @@ def _expect(entry: dict, **types: type) -> None:
 
 
 def verify(folder: Path) -> tuple[dict[str, bytes], list[Problem]]:
-    """The locked scripts by name, and what is wrong with them: missing, edited, or not in the lock."""
+    """The locked scripts by name, and what is wrong with them: missing, edited, or not in the lock.
+
+    Raises Problem where a kill has left a mixture of two upstreams.
+    """
+    if (folder / UNDO).exists():
+        message, again = "taking in another upstream was interrupted", "`python -m patcher vendor SOURCE --write`"
+        raise Problem(message, file="upstream", hint=f"Run {again} again: it first puts back what was there.")
     locked = read(folder)["files"]
     scripts, problems = {}, []
     for name in sorted(locked.keys() | {path.name for path in folder.glob("[!.]*.py")}):
