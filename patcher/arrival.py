@@ -101,11 +101,11 @@ def origin(arrived: Arrived, scripts: Mapping[str, bytes], lock: Mapping) -> tup
     where += f" of {arrived.date}" if arrived.date else ""
     if is_pinned(scripts, lock):
         since = "" if is_that_commit or not arrived.commit else "; the scripts are the same in the commit at hand"
-        return [f"the pinned original, commit {commit}{since}", where], []
+        return [f"the pinned original (commit {commit}){since}", where], []
     differing = [n for n in sorted(pinned) if n not in scripts or sha256(scripts[n]) != pinned[n].get("sha256")]
     unix = {name: source.replace(b"\r\n", b"\n") for name, source in scripts.items()}
     what = "the pinned original, but for its line endings" if is_pinned(unix, lock) else "not the pinned original"
-    first = f"{what}, commit {commit}: sha256 is another one: {', '.join(differing)}"
+    first = f"{what} (commit {commit}): other sha256 of {', '.join(differing)}"
     problems = []
     if is_that_commit and pinned and not is_pinned(unix, lock):
         message = f"it says that it is the pinned commit {commit}, but these files are not that commit's: "
@@ -245,5 +245,5 @@ def sha256(source: bytes) -> str:
 
 
 def printable(text: str) -> str:
-    """Text of an upstream, which may hold anything, for a terminal: nothing in it moves the cursor."""
-    return "".join(c if c.isprintable() or c in "\t\n" else c.encode("unicode_escape").decode() for c in text)
+    """A line with text of an upstream, which may hold anything: it stays one line, and moves no cursor."""
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)

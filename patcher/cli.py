@@ -114,7 +114,7 @@ def _show(args, what) -> int:
         sys.stdout.flush()
         sys.stdout.buffer.write(what.diff)
         # A diff on stdout is for a program; and bad usage goes where argparse says it.
-        usage = what.problems and all(problem.code == 2 for problem in what.problems)
+        usage = what.problems and all(problem.code == 2 for problem in what.problems) and not what.notes
         stream = sys.stderr if args.command == "diff" or usage else sys.stdout
         report.show(report.text(what), stream)
     stream.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from patcher import build, export, store, unified, upstream
@@ -26,7 +25,9 @@ def run(args, project: Project, request: Request, out: Path) -> Report:
     if args.command == "list":
         return listing(project, args.series)
     if args.command == "vendor":
-        return vendor(project, args)
+        from patcher import vendor
+
+        return vendor.run(project, args)
     return export_to(project, request, target, args.overwrite)
 
 
@@ -94,64 +95,6 @@ def export_to(project: Project, request: Request, folder: Path, overwrite: bool)
     files = export.files({r.file: r.before for r in plan.rendered}, plan.patches, commit)
     changed = store.write(folder, files, {}, refuse=None if overwrite else _already_there)
     return _report("export", plan, changed=changed, summary=f"{folder}: {len(files) - 1} patches and a series file")
-
-
-def vendor(project: Project, args) -> Report:
-    """What every series says to another upstream; with `args.write`, and if nothing is in the way, take it in."""
-    from patcher import arrival, sources
-    from patcher import vendor as core
-
-    if (args.accept_stale or args.accept_licence) and not args.write:
-        raise UsageError("--accept-stale and --accept-licence say what to write: they need --write")
-    folder = project.upstream
-    if args.write:
-        if project.is_installed:
-            raise UsageError(f"{folder}: came with the installed patcher and is not written: work in a checkout")
-        store.repair(folder)
-    scripts, problems = upstream.verify(folder)
-    before = {name: path.read_bytes() for name in ("LICENSE", "lock.json") if (path := folder / name).is_file()}
-    present = arrival.Present(upstream.read(folder), scripts, before.get("LICENSE"))
-    arrived = sources.fetch(args.source, arrival.wanted(present.lock), args.rev, args.timeout)
-    judged = core.judge(project, arrived, present, args.path)
-
-    for accepted, which in ((args.accept_stale, judged.stale), (args.accept_licence, judged.licence)):
-        for problem in which if accepted else ():
-            problem.code = 0
-    problems = [*problems, *judged.others, *judged.licence, *judged.stale]
-    found = {"notes": judged.notes, "tables": judged.tables, "facts": judged.facts}
-    if any(problem.code for problem in problems):
-        verb = "nothing was written" if args.write else "it could not be taken in as it is"
-        return Report("vendor", "", problems=problems, summary=f"upstream/: {verb}", **found)
-    if not args.write:
-        renewed = [name for name, content in judged.files.items() if {**scripts, **before}.get(name) != content]
-        what = "every patch of every series is clean" if set(renewed) & set(scripts) else "holds these scripts already"
-        what += f"; --write would write {', '.join(renewed)}" if renewed else ""
-        return Report("vendor", "", problems=problems, summary=f"upstream/: {what}", **found)
-    changed = store.write(folder, judged.files, {}, refuse=_changed_since({**scripts, **before}), command="vendor")
-    summary = (
-        f"upstream/: wrote {', '.join(changed)}. {core.what_check_says(judged)}"
-        if changed
-        else ("upstream/: nothing to do")
-    )
-    return Report("vendor", "", problems=problems, changed=changed, summary=summary, **found)
-
-
-def _changed_since(seen: Mapping[str, bytes]) -> Callable:
-    """Refuse to replace what is not what was judged, nor links, which others may share."""
-
-    def refuse(folder: Path, files: Mapping[str, bytes | None]) -> list[Problem]:
-        problems = []
-        for name in files:
-            path, file = folder / name, f"upstream/{name}"
-            if path.is_symlink() or (path.exists() and path.stat().st_nlink > 1):
-                problems.append(
-                    Problem("a link, which would be replaced by a file", file=file, hint="Put a copy there.")
-                )
-            elif (path.read_bytes() if path.exists() else None) != seen.get(name):
-                problems.append(Problem("changed while this ran", file=file, hint="Run it again."))
-        return problems
-
-    return refuse
 
 
 def _already_there(folder: Path, files) -> list[Problem]:

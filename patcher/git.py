@@ -152,6 +152,8 @@ class _Git:
 
     def _reason(self, err: bytes) -> str:
         text = err.decode("utf-8", "replace").replace(self.address, self.source)
+        user = re.match(r"\w[\w+.-]*://([^/@]*@)", self.address)
+        text = text.replace(user[1], "") if user else text
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         said = next((line for line in lines if line.startswith("fatal:")), lines[-1] if lines else "git failed")
         return f"git says: {said.removeprefix('fatal: ')}"

@@ -25,6 +25,8 @@ def read(folder: Path) -> dict:
         for entry in lock["files"].values():
             _expect(entry, sha256=str, size=int, lines=str)
         _expect(lock["original"], repository=str, commit=str)
+        for entry in lock["original"].get("files", {}).values():
+            _expect(entry, sha256=str)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Problem(f"not a lock: {type(error).__name__}: {error}", file="upstream/lock.json", hint=RESTORE) from None
     return lock
