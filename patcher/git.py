@@ -43,8 +43,8 @@ def fetch(source: str, wanted: Wanted, rev: str | None, timeout: float) -> Arriv
         raise UsageError(f"--rev {rev}: expected a branch, a tag or a commit")
     remote = not Path(source).exists() and is_url(source)
     address = source if remote else str(Path(source).resolve())
-    with _ended_cleanly(), tempfile.TemporaryDirectory(prefix="patcher-", ignore_cleanup_errors=True) as folder:
-        git = _Git(Path(folder), shown(source), address, timeout)
+    with _Signals() as signals, tempfile.TemporaryDirectory(prefix="patcher-", ignore_cleanup_errors=True) as folder:
+        git = _Git(Path(folder), shown(source), address, timeout, signals)
         git("init", "--quiet", "--bare", "--template=", ".")
         commit = _commit(git, address, rev)
         date = git("show", "--no-patch", "--no-show-signature", "--format=%cs", commit).decode().strip()
@@ -116,7 +116,8 @@ def _differing(folder: Path, files: dict[str, bytes], rev: str | None) -> list[s
 class _Git:
     """Runs git in one folder, all runs together within a time limit in seconds."""
 
-    def __init__(self, folder: Path, source: str, address: str, timeout: float):
+    def __init__(self, folder: Path, source: str, address: str, timeout: float, signals: _Signals):
+        self.signals = signals
         self.folder, self.source, self.address, self.timeout = folder, source, address, timeout
         self.until = time.monotonic() + timeout
         ours = ("GIT_SSL", "GIT_SSH", "GIT_HTTP", "GIT_PROXY", "GIT_CONFIG")  # how to get there, not what is meant
@@ -125,6 +126,7 @@ class _Git:
 
     def __call__(self, *arguments: str) -> bytes:
         options = [part for option in OPTIONS for part in ("-c", option)]
+        self.signals.held = True
         try:
             process = subprocess.Popen(
                 ["git", *options, *arguments],
@@ -137,7 +139,10 @@ class _Git:
             )
         except FileNotFoundError:
             raise self._failed("git is not installed", "Install git, or give a folder or an archive.") from None
+        finally:
+            self.signals.held = False
         try:
+            self.signals.end()
             out, err = process.communicate(timeout=max(0.0, self.until - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise self._failed(
@@ -173,18 +178,33 @@ def _kill(process: subprocess.Popen) -> None:
     process.communicate()
 
 
-@contextlib.contextmanager
-def _ended_cleanly():
-    """Let SIGTERM, by which a CI job is ended, end the run as Ctrl-C does: git too, and the folder removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _Signals:
+    """Lets SIGTERM, by which a CI job is ended, and Ctrl-C end the run with an exception: git too, the folder removed.
 
-    def end(*_):
-        raise SystemExit(143)
+    Not between the start of a process and the moment at which we know it, or it would outlive us.
+    """
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __init__(self):
+        self.held, self.came = False, None
+
+    def __enter__(self) -> _Signals:
+        ours = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}  # else it is not for us
+        main = threading.current_thread() is threading.main_thread()
+        self.before = {n: how for n, how in ours.items() if main and signal.getsignal(n) is how}
+        for number in self.before:
+            signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, how in self.before.items():
+            signal.signal(number, how)
+
+    def _handle(self, number: int, frame) -> None:
+        self.came = number
+        if not self.held:
+            self.end()
+
+    def end(self) -> None:
+        """Raise what one that has come means."""
+        if self.came is not None:
+            raise KeyboardInterrupt if self.came == signal.SIGINT else SystemExit(128 + self.came)

@@ -5,6 +5,7 @@ Pure but for the patches, which it imports: `judge` knows no paths but those ins
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -92,7 +93,7 @@ def _verdicts(project: Project, chosen: Mapping, scripts: Mapping[str, bytes], p
             problems.append(_obsolete(project, outcome, said[key], place, tables))
         elif outcome.verdict is Verdict.STALE:
             found = texts.findings(outcome.file, patch)
-            problems.append(_stale(outcome, patch, said[key], place, found))
+            problems.append(_stale(outcome, said[key], place, found, texts.said_of(outcome, patch)))
             candidates += [_candidate(outcome, said[key], place, finding) for finding in found]
     return tables, problems, list(failed.values()), {"candidates": candidates}
 
@@ -125,22 +126,31 @@ class _Texts:
         except (KeyError, Problem):  # upstream/ lacks it, or holds what cannot be read: there is nothing to compare
             return []
 
+    def said_of(self, outcome: Outcome, patch: Patch) -> list[str]:
+        """Where not the new text but the patches before it are why a patch does not find what it states."""
+        if outcome.found == outcome.expected:
+            return []
+        if self._script("new", outcome.file).sites(patch) == outcome.expected:
+            return ["By itself it finds all that it is for: a patch before it is in the way."]
+        with contextlib.suppress(KeyError, Problem):
+            if self._script("old", outcome.file).sites(patch) != outcome.expected:
+                return ["It edits what patches before it write: look at those first."]
+        return []
+
     def _script(self, age: str, name: str) -> nearest.Script:
         if (age, name) not in self._made:
             self._made[age, name] = nearest.Script(name, self._sources[age][name])
         return self._made[age, name]
 
 
-def _stale(outcome: Outcome, patch: Patch, series, place: str, found: Sequence[nearest.Finding]) -> Problem:
+def _stale(outcome: Outcome, series, place: str, found: Sequence[nearest.Finding], more: list[str]) -> Problem:
     expected, counted = build.count(outcome.expected), build.count(outcome.found)
     message = f"{outcome.patch}: stale in series {', '.join(series)}: expected {expected}, found {counted}"
     message += f"; {outcome.detail}" if outcome.detail else ""
     line = next((finding.new.line for finding in found if finding.new), outcome.line)
     excerpt = nearest.shown(found, f"upstream/{outcome.file}", place)
-    if not found and outcome.found != outcome.expected:
-        excerpt = ["By itself it finds all that it is for: look at the patches that come before it."]
     advice = f"Adapt patches/{outcome.patch}.py to this text, or take it out of the series in patches/__init__.py."
-    hint = "\n".join(arrival.printable(line) for line in [*excerpt, advice])
+    hint = "\n".join(arrival.printable(line) for line in [*excerpt, *more, advice])
     return Problem(arrival.printable(message), file=place, line=line, hint=hint)
 
 

@@ -7,6 +7,7 @@ aligned function by function, so a statement that stands in both is never offere
 from __future__ import annotations
 
 import ast
+import copy
 import difflib
 import io
 import itertools
@@ -14,7 +15,7 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from patcher import engine
@@ -39,10 +40,11 @@ class Statement:
     function: str
     line: int
     text: str  # its lines, as indented, without line ends
+    code: str = field(default="", compare=False)  # without layout, comments and the choice of quotes
 
     @property
     def tokens(self) -> list[str]:
-        return re.findall(r"\w+|[^\w\s]", self.text)
+        return re.findall(r"\w+|[^\w\s]", self.code)
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,18 @@ class Script:
 
     def edited_by(self, patch: Patch) -> Counter[Statement]:
         """In how many places `patch`, by itself, would edit a statement; in the order of the text."""
+        hits = self._hits(patch)
+        lines = [self._positions[node].start.line for _, node in hits if node in self._positions]
+        return Counter(self._at(line) for line in sorted(lines))
+
+    def sites(self, patch: Patch) -> Counter[str]:
+        """How many places it would edit in which function, by itself."""
+        return Counter(function for function, _ in self._hits(patch))
+
+    def _hits(self, patch: Patch) -> list:
         alone = patch.fresh()
         engine.apply_once(self._module, alone, engine.Printer())
-        lines = [self._positions[node].start.line for _, node in alone.hits if node in self._positions]
-        return Counter(self._at(line) for line in sorted(lines))
+        return alone.hits
 
     def _at(self, line: int) -> Statement | None:
         return max((s for s in self.statements if s.line <= line), key=lambda s: s.line, default=None)
@@ -144,7 +154,7 @@ def _statements(source: bytes) -> Iterator[Statement]:
             text = lines[node.lineno - 1 : last]
             while blocks and len(text) > 1 and re.fullmatch(r"\s*(#.*)?", text[-1]):
                 text.pop()  # what stands above the first line of the body
-            yield Statement(".".join(inner) or MODULE, node.lineno, "\n".join(text))
+            yield Statement(".".join(inner) or MODULE, node.lineno, "\n".join(text), _head(node))
             for block in blocks:
                 yield from visit(block, inner)
 
@@ -160,12 +170,21 @@ def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
         yield part.body
 
 
+def _head(node: ast.stmt) -> str:
+    """The code of a statement without the blocks in it."""
+    node = copy.copy(node)
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        if isinstance(getattr(node, name, None), list):
+            setattr(node, name, [ast.Pass()] if name in ("body", "finalbody") else [])
+    return ast.unparse(node).removesuffix("pass").rstrip() if hasattr(node, "body") else ast.unparse(node)
+
+
 def _aligned(old: Sequence[Statement], new: Sequence[Statement]) -> dict[Statement, Statement]:
     """The statements that stand in both texts, function by function and in order; layout does not count."""
     pairs, there = {}, _by_function(new)
     for function, olds in _by_function(old).items():
         news = there.get(function, [])
-        matcher = difflib.SequenceMatcher(None, *(["".join(s.tokens) for s in side] for side in (olds, news)), False)
+        matcher = difflib.SequenceMatcher(None, *([s.code for s in side] for side in (olds, news)), False)
         for a, b, size in matcher.get_matching_blocks():
             pairs |= zip(olds[a : a + size], news[b : b + size])
     return pairs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ ENTRIES = 20_000  # files and folders
 SCRIPT = 4 << 20  # bytes of one file that is wanted
 UNPACKED = 256 << 20  # bytes of a whole archive
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+# What the standard library raises, beside its own errors, on an archive that is damaged, cut off or encrypted.
+DAMAGED = (zlib.error, struct.error, EOFError, RuntimeError, ValueError, LookupError, OverflowError)
 
 Wanted = Callable[[str], bool]  # whether the content of a file of this path is asked for
 
@@ -75,7 +79,7 @@ def is_url(source: str) -> bool:
 
 def _folder(folder: Path, wanted: Wanted) -> Arrived:
     files, paths, seen = {}, [], 0
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = sorted(name for name in folders if name[0] != "." and name != "__pycache__")
         seen += len(folders) + len(names)
         if seen > ENTRIES:
@@ -93,6 +97,10 @@ def _folder(folder: Path, wanted: Wanted) -> Arrived:
     return Arrived("folder", folder.as_posix(), files, paths)
 
 
+def _raise(error: OSError) -> None:
+    raise error  # `os.walk` would leave out what it may not read
+
+
 # Archives
 
 
@@ -103,7 +111,7 @@ def _archive(path: Path, wanted: Wanted) -> Arrived:
     try:
         read = _zip if zipfile.is_zipfile(path) else _tar
         members, commit = read(path, wanted)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, *DAMAGED) as error:
         raise _unreadable(str(path), f"not an archive that can be read: {error}") from None
     top = _common_folder(members)
     found = {name[len(top) :]: content for name, content in members.items()}

@@ -87,6 +87,12 @@ def test_layout_comments_and_line_endings_are_no_change():
     assert found(old, new) == []
 
 
+def test_other_quotes_and_wraps_all_over_do_not_hide_what_has_changed():
+    old = "def f():\n    a(b='c', d=1)\n    n = hit[:k].view(-1).sum('x')\n    e['f'] = g\n"
+    new = 'def f():\n    a(\n        b="c", d=1,\n    )\n    n = hit[:k].flatten().sum("x")\n    e["f"] = g\n'
+    assert [told(finding)[2] for finding in found(old, new)] == [("f", 5, 'n = hit[:k].flatten().sum("x")')]
+
+
 def test_methods_and_heads_of_compound_statements_have_their_own_places():
     text = (
         "class A:\n    def f(self):\n        for i in hit[:k].view(-1):\n            # each\n            g(i)\n"

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import random
 import signal
 import socket
 import stat
@@ -235,6 +236,26 @@ def test_damaged_and_encrypted_archives_are_refused(tmp_path):
     content[content.index(b"PK\x01\x02") + 8] |= 1
     archive.write_bytes(content)
     assert "encrypted" in refused(archive)
+
+
+def test_name_that_is_no_text_is_refused(tmp_path):
+    archive = zipped(tmp_path / "a.zip", {"\xe9.py": b""})
+    archive.write_bytes(archive.read_bytes().replace("\xe9.py".encode(), b"\xff\xff.py"))
+    assert "not an archive that can be read" in refused(archive)
+
+
+def test_archive_with_wrong_bytes_in_it_is_read_or_refused_and_no_crash(pack):
+    archive = pack({**FILES, "distributed.py": b"x = 1\n" * 50}, comment=HEX.encode())
+    content, chance = archive.read_bytes(), random.Random(0)
+    for _ in range(100):
+        damaged = bytearray(content)
+        for _ in range(chance.choice([1, 1, 3])):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        archive.write_bytes(damaged)
+        try:
+            fetch(archive)
+        except Problem as problem:
+            assert problem.code == 2
 
 
 # Git

@@ -225,19 +225,40 @@ def test_stale_patch_is_shown_expected_found_function_and_nearest_code(other, ve
     ) in out
 
 
-def test_patch_that_only_misses_an_earlier_one_is_told_so(other, vendor, project):
-    # It looks for what another patch of the series writes, and that one is stale.
-    text = (project / "patches/reshape_topk.py").read_text()
-    text = text.replace("ReshapeTopK", "Later").replace('"view")', '"flat")').replace('"reshape")', '"reshape")')
-    (project / "patches/later.py").write_text(text.replace('b".view("', 'b".flat("'))
-    text = (project / "patches/reshape_topk.py").read_text()
-    (project / "patches/reshape_topk.py").write_text(text.replace('cst.Name("reshape")', 'cst.Name("flat")'))
-    replace(project / "patches/reshape_topk.py", b'_flattens_slice(node, "reshape")', b'_flattens_slice(node, "flat")')
+def add_after_reshape(project: Path, looks_for: bytes, writes: bytes) -> None:
+    """Put a patch `later` into the series, behind one like it: `looks_for` becomes `writes`."""
+    text = (project / "patches/reshape_topk.py").read_bytes()
+    text = text.replace(b".reshape(", b"." + writes + b"(").replace(b".view(", b"." + looks_for + b"(")
+    text = text.replace(b'"reshape"', b'"%s"' % writes).replace(b'"view"', b'"%s"' % looks_for)
+    (project / "patches/later.py").write_bytes(text)
     replace(project / "patches/__init__.py", b'"reshape_topk": {},', b'"reshape_topk": {}, "later": {},')
-    result = vendor(folder(project / "new", {**new(), DISTRIBUTED: new()[DISTRIBUTED].replace(b"[:k]", b"[k]")}))
+
+
+def told_of_later(result) -> str:
+    return result.out.partition(" later: stale")[2].partition("Adapt patches/later.py")[0]
+
+
+def test_patch_that_edits_what_a_stale_one_writes_is_told_so(vendor, project):
+    add_after_reshape(project, b"reshape", b"ravel")
+    assert vendor("upstream").code == 0
+    files = {name: content.replace(b"[:k].view(", b"[k].view(") for name, content in new().items()}
+    result = vendor(folder(project / "new", files))
     assert "reshape_topk: stale" in result.out
-    later = result.out.partition(" later: stale")[2]
-    assert "By itself it finds all that it is for: look at the patches that come before it." in later
+    assert "It edits what patches before it write: look at those first." in told_of_later(result)
+
+
+def test_patch_that_another_one_is_in_the_way_of_is_told_so(vendor, project):
+    add_after_reshape(project, b"view", b"ravel")
+    result = vendor("upstream")
+    assert "reshape_topk: stale" not in result.out
+    assert "By itself it finds all that it is for: a patch before it is in the way." in told_of_later(result)
+
+
+def test_patch_whose_function_has_another_name_is_told_where_its_code_is(vendor, project):
+    files = {name: content.replace(b"accuracy(", b"topk_accuracy(") for name, content in new().items()}
+    out = vendor(folder(project / "new", files)).out
+    assert "found 1 site (1 in topk_accuracy); in topk_accuracy: correct[:k].view(-1)\n" in out
+    assert "By itself" not in out and "before it" not in out
 
 
 def test_obsolete_patch_comes_with_the_lines_to_delete(other, vendor, patcher, project):
