@@ -137,7 +137,7 @@ class _Git:
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # git starts helpers, which have to end with it
             )
-        except FileNotFoundError:
+        except OSError:
             raise self._failed("git is not installed", "Install git, or give a folder or an archive.") from None
         finally:
             self.signals.held = False

@@ -155,22 +155,30 @@ def _stale(outcome: Outcome, series, place: str, found: Sequence[nearest.Finding
 
 
 def _obsolete(project: Project, outcome: Outcome, series: Sequence[str], place: str, tables: Mapping) -> Problem:
-    """With the line to delete: that of the series where the patch is done for, that of `sites` where it is needed."""
+    """With what to delete: patch and lines, or less, where another file or another series still needs the patch."""
     name = outcome.patch
     message = f"{name}: obsolete in series {', '.join(series)}: upstream has this edit now"
-    needed = sorted(
-        {o.file for s in series for o in tables[s] if o.patch == name and o.verdict is not Verdict.OBSOLETE}
-    )
-    if needed:
-        hint = f"Take {outcome.file} out of `sites` in patches/{name}.py; it is still needed in {', '.join(needed)}."
-        return Problem(message, file=place, hint=hint)
+    needed = [(s, o.file) for s in tables for o in tables[s] if o.patch == name and o.verdict is not Verdict.OBSOLETE]
+    other_series = sorted({s for s, file in needed if file == outcome.file})
+    other_files = sorted({file for _, file in needed})
+    entries = _entries(project, name)
+    if other_series:
+        only = f"Take it out of series {', '.join(series)} alone: {', '.join(other_series)} still needs it."
+        hint = "\n".join([only, *entries])
+    elif other_files:
+        hint = (
+            f"Take {outcome.file} out of `sites` in patches/{name}.py; it is still needed in {', '.join(other_files)}."
+        )
+    else:
+        hint = "\n".join([f"Delete patches/{name}.py and, of the series:", *entries])
+    return Problem(message, file=place, hint=hint)
+
+
+def _entries(project: Project, name: str) -> list[str]:
+    """The lines of the series that name a patch."""
     lines = (project.patches / "__init__.py").read_text(encoding="utf-8").split("\n")
-    entries = [
-        f"- patches/__init__.py:{number}: {line.strip()}"
-        for number, line in enumerate(lines, 1)
-        if re.search(rf"""["']{re.escape(name)}["']\s*:""", line)
-    ]
-    return Problem(message, file=place, hint="\n".join([f"Delete patches/{name}.py and, of the series:", *entries]))
+    entry = re.compile(rf"""["']{re.escape(name)}["']\s*:""")
+    return [f"- patches/__init__.py:{n}: {line.strip()}" for n, line in enumerate(lines, 1) if entry.search(line)]
 
 
 def _candidate(outcome: Outcome, series, place: str, finding: nearest.Finding) -> dict:

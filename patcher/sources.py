@@ -33,7 +33,7 @@ class Arrived:
     """What a source holds.  Paths are POSIX, relative to the source or to the one folder that holds all of an archive.
 
     `origin` is the source in words that may be shown, `repository` its URL where it has one; `commit` is its full
-    name and `date` its day, both empty where they are not known.
+    name and `date` its day, both empty where they are not known.  An archive's commit is what it says of itself.
     """
 
     kind: str  # folder, git or archive

@@ -67,10 +67,13 @@ def write(
 
 
 def repair(out: Path) -> None:
-    """`recover`, where there is need of it and no other run is at work."""
-    if os.path.lexists(out / UNDO):
-        with _locked(out):
-            recover(out)
+    """`recover`, where there is need of it and no other run is at work.  Raises Problem where that fails."""
+    try:
+        if os.path.lexists(out / UNDO):
+            with _locked(out):
+                recover(out)
+    except OSError as error:
+        raise Problem(f"cannot write: {error.strerror}", file=str(error.filename or out), code=2) from error
 
 
 def recover(out: Path) -> None:

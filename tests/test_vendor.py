@@ -287,6 +287,24 @@ def test_patch_that_is_obsolete_in_one_of_two_files_is_still_needed(vendor, proj
     assert "Delete" not in result.out
 
 
+def test_patch_that_is_obsolete_in_one_of_two_series_is_still_needed(vendor, project):
+    replace(
+        project / "patches/__init__.py",
+        b'    "local_rank_from_env": {"fallback": True},',
+        b'    "configurable_gpus": {"gpus": "4"},',
+    )
+    files = {**new(), DATAPARALLEL: SCRIPTS[DATAPARALLEL].replace(b"gpus = [0, 1, 2, 3]", b"gpus = [4]")}
+    result = vendor(folder(project / "new", files))
+    number = (project / "patches/__init__.py").read_text().split("\n").index(
+        '    "configurable_gpus": {"gpus": "4"},'
+    ) + 1
+    assert (
+        "configurable_gpus: obsolete in series standard: upstream has this edit now\n"
+        "  Take it out of series standard alone: guide still needs it.\n"
+    ) in result.out
+    assert f'  - patches/__init__.py:{number}: "configurable_gpus": {{"gpus": "4"}},\n' in result.out
+
+
 @pytest.mark.parametrize("label", [label for label in VARIANTS if expected(label)])
 def test_maintainer_may_take_it_in_anyway_and_is_told_what_check_says(other, vendor, patcher, project, label):
     result = vendor(other(label), "--write", "--accept-stale")
@@ -727,6 +745,21 @@ def test_kill_in_the_middle_is_noticed_by_all_and_repaired_by_the_next_run(
     assert patcher("vendor", source, "--write").code == 0
     assert state(fresh)[DISTRIBUTED] == new(CLEAN)[DISTRIBUTED]
     assert sorted(path.name for path in (fresh / "upstream").iterdir()) == sorted(old)
+
+
+def test_repair_that_fails_is_an_error_and_no_crash(other, fresh, process, patcher, monkeypatch):
+    assert process("replace", 2, other(CLEAN), args=("-c", KILL), cwd=fresh).code == -9
+
+    def failing(*args):
+        raise OSError(30, "Read-only file system", str(args[0]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing)
+        result = patcher("vendor", "../other", "--write")
+    assert (result.code, result.out) == (2, "")
+    assert "cannot write: Read-only file system" in result.err
+    assert "taking in another upstream was interrupted" in patcher("check").out
+    assert patcher("vendor", "../other", "--write").code == 0
 
 
 @pytest.mark.parametrize("name", ["replace", "rename", "link", "fsync"])
