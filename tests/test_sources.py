@@ -437,9 +437,10 @@ def test_hooks_of_the_user_do_not_run_either(four, tmp_path, monkeypatch):
 
 def test_run_inside_a_hook_is_not_led_to_the_repository_of_the_hook(four, tmp_path, monkeypatch):
     other = repository(tmp_path / "other", {"distributed.py": b"other\n"})
+    before = sorted(path.name for path in (other / ".git").rglob("*"))
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
-    before = sorted(path.name for path in (other / ".git").rglob("*"))
+    monkeypatch.setenv("GIT_OBJECT_DIRECTORY", str(other / ".git/objects"))
     assert fetch(four).files["distributed.py"] == b"x = 4\r\n"
     assert sorted(path.name for path in (other / ".git").rglob("*")) == before
 

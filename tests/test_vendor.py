@@ -171,6 +171,7 @@ def test_differences_are_counted_in_bytes_and_lines(other, vendor):
 
 def test_modes_are_kept(other, vendor, project):
     os.chmod(project / "upstream/distributed.py", 0o755)
+    os.chmod(project / "upstream/dataparallel.py", 0o644)
     os.chmod(project / "upstream/lock.json", 0o600)
     source = other(CLEAN)
     os.chmod(source / DATAPARALLEL, 0o777)
