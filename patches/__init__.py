@@ -35,6 +35,7 @@ standard = guide | {
     "loader_workers": {},
     "seeded_run": {},
     "bad_images": {},
+    "quick_help": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

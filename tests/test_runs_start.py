@@ -119,6 +119,20 @@ def test_device_that_is_not_there_is_one_line(build_of, run, data):
     assert "Traceback" not in result.err
 
 
+@pytest.mark.parametrize("name", ["distributed.py", "dataparallel.py"])
+def test_help_is_there_without_having_imported_the_compiler(name, build_of, run):
+    code = (
+        "import atexit, runpy, sys; sys.argv = sys.argv[1:]; "
+        "atexit.register(lambda: print('torch._dynamo' in sys.modules)); "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    for option, imported in (("--help", False), ("--epochs=none", True)):
+        result = run("-c", code, build_of() / name, option, gpus=None)
+        assert result.status == (2 if imported else 0)
+        assert ("resnet18" in result.outs[0]) != imported  # names of models
+        assert result.outs[0].splitlines()[-1] == str(imported)
+
+
 def ranks_of(agent: int) -> set[int]:
     """The processes whose parent is this one."""
     found = set()

@@ -616,6 +616,17 @@ def names_images_that_cannot_be_decoded(distributed, dataparallel, monkeypatch):
             assert str(caught.value).startswith(f"cannot decode {dataset.root}/a/0.jpg: ")
 
 
+def answers_help_without_the_compiler(distributed, dataparallel, monkeypatch):
+    compiler = types.ModuleType("torch._dynamo.utils")  # imported by now, or not
+    for module in (distributed, dataparallel):
+        monkeypatch.setitem(sys.modules, compiler.__name__, compiler)
+        monkeypatch.setattr("sys.argv", [module.__file__, "--help"])
+        with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(io.StringIO()) as out:
+            runpy.run_path(module.__file__, run_name="__main__")
+        assert (ended.value.code, "usage: " in out.getvalue()) == (0, True)
+        assert sys.modules[compiler.__name__] is not compiler
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -639,6 +650,7 @@ PURPOSES = {
     "seeded_run": lets_the_seed_decide,
     "bad_images": names_images_that_cannot_be_decoded,
     "topk_classes": counts_top_5_of_three_classes,
+    "quick_help": answers_help_without_the_compiler,
 }
 
 
