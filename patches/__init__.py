@@ -36,6 +36,7 @@ standard = guide | {
     "seeded_run": {},
     "bad_images": {},
     "quick_help": {},
+    "printed_warnings": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}

@@ -594,7 +594,8 @@ def lets_the_seed_decide(distributed, dataparallel, monkeypatch):
     for module in (distributed, dataparallel):
         loaders_of(module, monkeypatch)
         assert torch.backends.cudnn.benchmark
-        with pytest.warns(UserWarning, match="--seed"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             (_, keywords), _ = loaders_of(module, monkeypatch, "--seed", "5")
         assert not torch.backends.cudnn.benchmark
         if module is distributed:
@@ -627,6 +628,20 @@ def answers_help_without_the_compiler(distributed, dataparallel, monkeypatch):
         assert sys.modules[compiler.__name__] is not compiler
 
 
+def prints_what_it_would_warn_of(distributed, dataparallel, monkeypatch):
+    for module in (distributed, dataparallel):
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()) as err:
+            warnings.simplefilter("error")
+            try:
+                given_to_the_worker(module, monkeypatch, "--seed", "5")
+            except UserWarning as warning:
+                raise AssertionError("this ends the run") from warning
+        name = f"{module.__name__}.py"
+        assert err.getvalue() == (
+            f"{name}: warning: --seed asks cuDNN for deterministic kernels only, and these can be a good deal slower.\n"
+        )
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -650,6 +665,7 @@ PURPOSES = {
     "seeded_run": lets_the_seed_decide,
     "bad_images": names_images_that_cannot_be_decoded,
     "topk_classes": counts_top_5_of_three_classes,
+    "printed_warnings": prints_what_it_would_warn_of,
     "quick_help": answers_help_without_the_compiler,
 }
 
