@@ -35,6 +35,7 @@ standard = guide | {
     "loader_workers": {},
     "seeded_run": {},
     "bad_images": {},
+    "argument_checks": {},
     "quick_help": {},
     "printed_warnings": {},
 }

@@ -16,7 +16,8 @@ from patches.added.data import as_trained, check_data  # noqa: E402
 @pytest.fixture
 def data(tmp_path, monkeypatch):
     """A function that makes a data set of these files and gives the arguments that name it."""
-    monkeypatch.delenv("RANK", raising=False)
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.argv", ["distributed.py"])
 
     def make(*files):
@@ -56,10 +57,10 @@ def test_complete_data_set_passes_without_a_word(data, capsys):
         (["train/a/1.jpg", "val/b/1.jpg"], "val: train/ has no class b"),
     ],
 )
-def test_other_layout_is_refused_in_one_line_by_rank_0(data, capsys, monkeypatch, files, words):
+def test_other_layout_is_refused_in_one_line_of_the_first_process(data, capsys, monkeypatch, files, words):
     args = data(*files)
     for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("LOCAL_RANK", rank)
         with pytest.raises(SystemExit) as ended:
             check_data(args)
         assert ended.value.code == 2

@@ -34,18 +34,19 @@ def test_two_ranks_start_from_weights_that_one_of_them_fetched(build_of, run, da
     script = driver(
         """
         import torch.hub
-        def fetched(url, *args, **kwargs):
+        def fetched(url, path, *args, **kwargs):
             with open(os.environ["FETCHED"], "a") as file:
                 print(os.environ["RANK"], file=file)
             import torchvision
             torch.manual_seed(7)
-            return torchvision.models.shufflenet_v2_x0_5().state_dict()
-        torch.hub.load_state_dict_from_url = fetched
+            torch.save(torchvision.models.shufflenet_v2_x0_5().state_dict(), path)
+        torch.hub.download_url_to_file = fetched
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*pin_memory.*")  # there is no CUDA here
         """
     )
     monkeypatch.setenv("FETCHED", str(tmp_path / "fetched"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     options = ["--arch", "shufflenet_v2_x0_5", "--lr", "0", "--wd", "0", "-b", "20", "--epochs", "1", "--pretrained"]
     command = [script, build_of() / "distributed.py", "--data", data, *options]
     result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)

@@ -642,6 +642,13 @@ def prints_what_it_would_warn_of(distributed, dataparallel, monkeypatch):
         )
 
 
+def refuses_numbers_without_a_meaning(distributed, dataparallel, monkeypatch):
+    for module in (distributed, dataparallel):
+        with pytest.raises(SystemExit) as ended:
+            given_to_the_worker(module, monkeypatch, "--print-freq", "0")
+        assert ended.value.code == 2
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -666,6 +673,7 @@ PURPOSES = {
     "bad_images": names_images_that_cannot_be_decoded,
     "topk_classes": counts_top_5_of_three_classes,
     "printed_warnings": prints_what_it_would_warn_of,
+    "argument_checks": refuses_numbers_without_a_meaning,
     "quick_help": answers_help_without_the_compiler,
 }
 
