@@ -36,6 +36,7 @@ standard = guide | {
     "seeded_run": {},
     "bad_images": {},
     "argument_checks": {},
+    "expected_world": {},
     "quick_help": {},
     "printed_warnings": {},
 }

@@ -117,6 +117,7 @@ def test_dataparallel_runs_on_what_there_is(options, gpus, device, build_of, run
     ("options", "words"),
     [
         (["-j", "-1"], "--workers -1: expected is 0 or more"),
+        (["--expect-world", "4"], "--expect-world 4: the processes of this job are 2\n"),
         (["--pretrained"], "--pretrained: cannot get https://download.pytorch.org/models/"),
     ],
 )
@@ -127,7 +128,7 @@ def test_what_cannot_work_is_one_line_of_two_ranks(options, words, script, run, 
     command = [script, "--data", data, *VALIDATE, *options]
     result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
     assert result.status != 0 and "exitcode  : 2" in result.err
-    lines = [line for line in "".join(result.errs).splitlines() if not line.startswith("stand-in: ")]
+    lines = [line for line in "".join(result.errs).splitlines(keepends=True) if not line.startswith("stand-in: ")]
     assert len(lines) == 1 and lines[0].startswith(f"distributed.py: error: {words}"), lines
     assert all(line.startswith("Downloading: ") for line in "".join(result.outs).splitlines())
     assert list(result.folder.iterdir()) == []

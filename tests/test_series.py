@@ -649,6 +649,15 @@ def refuses_numbers_without_a_meaning(distributed, dataparallel, monkeypatch):
         assert ended.value.code == 2
 
 
+def refuses_another_number_of_processes(distributed, dataparallel, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for expected, refused in (("4", True), ("2", False)):
+        with pytest.raises(SystemExit) if refused else contextlib.nullcontext() as ended:
+            given_to_the_worker(distributed, monkeypatch, "--expect-world", expected)
+        assert not refused or ended.value.code == 2
+
+
 PURPOSES = {
     "local_rank_from_env": takes_rank_from_environment,
     "reshape_topk": counts_top_k,
@@ -674,6 +683,7 @@ PURPOSES = {
     "topk_classes": counts_top_5_of_three_classes,
     "printed_warnings": prints_what_it_would_warn_of,
     "argument_checks": refuses_numbers_without_a_meaning,
+    "expected_world": refuses_another_number_of_processes,
     "quick_help": answers_help_without_the_compiler,
 }
 
