@@ -65,7 +65,7 @@ def test_process_that_torchrun_has_not_ended_meanwhile_speaks_for_itself(monkeyp
     monkeypatch.setattr("sys.argv", ["distributed.py"])
     for name, value in (("TORCHELASTIC_RUN_ID", "7"), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")):
         monkeypatch.setenv(name, value)
-    for rank, seconds in enumerate([0, 5, 5]):
+    for rank, seconds in enumerate([0, 30, 30]):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
         with pytest.raises(SystemExit) as ended:
             fail("no such folder")

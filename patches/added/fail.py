@@ -16,7 +16,7 @@ def fail(message):
     env = os.environ
     speaks = int(env.get('LOCAL_RANK', 0)) == 0
     if not speaks and 'TORCHELASTIC_RUN_ID' in env:
-        time.sleep(5)
+        time.sleep(30)
         speaks = True
     if speaks:
         world = env.get('WORLD_SIZE')
