@@ -128,7 +128,9 @@ def test_what_cannot_work_is_one_line_of_two_ranks(options, words, script, run, 
     command = [script, "--data", data, *VALIDATE, *options]
     result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
     assert result.status != 0 and "exitcode  : 2" in result.err
-    lines = [line for line in "".join(result.errs).splitlines(keepends=True) if not line.startswith("stand-in: ")]
+    # Where torch.hub says what it downloads, on which stream, depends on the version.
+    said = "".join(result.errs).splitlines(keepends=True)
+    lines = [line for line in said if not line.startswith(("stand-in: ", "Downloading: "))]
     assert len(lines) == 1 and lines[0].startswith(f"distributed.py: error: {words}"), lines
     assert all(line.startswith("Downloading: ") for line in "".join(result.outs).splitlines())
     assert list(result.folder.iterdir()) == []
