@@ -35,6 +35,10 @@ standard = guide | {
     "loader_workers": {},
     "seeded_run": {},
     "bad_images": {},
+    "argument_checks": {},
+    "expected_world": {},
+    "quick_help": {},
+    "printed_warnings": {},
 }
 
 SERIES = {"guide": guide, "standard": standard}
