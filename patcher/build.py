@@ -86,7 +86,7 @@ def _finding(outcome, patch: Patch) -> Problem:
             hint=f"Delete patches/{name}.py and its lines in patches/__init__.py.",
             code=0,
         )
-    expected, found = _count(outcome.expected), _count(outcome.found)
+    expected, found = count(outcome.expected), count(outcome.found)
     message = f"{name}: stale: expected {expected}, found {found}"
     looks_for = (
         f"It looks for code like `{patch.changes[0][0].strip().splitlines()[-1].strip()}`. " if patch.changes else ""
@@ -99,7 +99,7 @@ def _finding(outcome, patch: Patch) -> Problem:
     )
 
 
-def _count(sites: dict[str, int]) -> str:
+def count(sites: dict[str, int]) -> str:
     total = sum(sites.values())
     places = ", ".join(f"{n} in {function}" for function, n in sorted(sites.items()))
     return f"{total} site{'' if total == 1 else 's'}" + (f" ({places})" if places else "")

@@ -25,6 +25,8 @@ examples:
   patcher diff reshape_topk              what one patch does
   patcher list                           every patch, its series, state and sites
   patcher export debian/patches          for git apply, patch -p1 or quilt
+  patcher vendor https://github.com/tczhangzhi/pytorch-distributed
+                                         what every patch says to the newest upstream
 
 exit status: 0 fine, 1 a human has to look, 2 bad usage, unreadable input or a crash
 """
@@ -112,7 +114,7 @@ def _show(args, what) -> int:
         sys.stdout.flush()
         sys.stdout.buffer.write(what.diff)
         # A diff on stdout is for a program; and bad usage goes where argparse says it.
-        usage = what.problems and all(problem.code == 2 for problem in what.problems)
+        usage = what.problems and all(problem.code == 2 for problem in what.problems) and not what.notes
         stream = sys.stderr if args.command == "diff" or usage else sys.stdout
         report.show(report.text(what), stream)
     stream.flush()
@@ -139,7 +141,10 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
             help="the folder with upstream/ and patches/ (default: this one, else those that came with patcher)",
         )
         sub.add_argument("--format", choices=formats, default="text", help="how findings are shown (default: text)")
-        sub.add_argument("--series", metavar="NAME", help="the series of patches")
+        if name == "vendor":
+            sub.set_defaults(series=None)  # all of them
+        else:
+            sub.add_argument("--series", metavar="NAME", help="the series of patches")
         if series:
             sub.add_argument(
                 "--set", action="append", metavar="PATCH.OPTION=VALUE", help="set an option of a patch; may be repeated"
@@ -163,4 +168,27 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     sub = command("export", "write one .patch a patch with DEP-3 headers, and a series file", out=False)
     sub.add_argument("dir", metavar="DIR", help="the folder to write to")
     sub.add_argument("--overwrite", action="store_true", help="replace files there that differ")
+    sub = command(
+        "vendor", "try every series on another upstream, and take that in with --write", series=False, out=False
+    )
+    sub.add_argument(
+        "source", metavar="SOURCE", help="a folder, a git repository (path or URL), a .zip or .tar archive"
+    )
+    sub.add_argument("--rev", metavar="R", help="of a git repository: branch, tag or commit (default: HEAD)")
+    sub.add_argument("--path", metavar="DIR", help="the folder in SOURCE where the scripts lie, if that is not clear")
+    sub.add_argument("--write", action="store_true", help="write upstream/, if every patch of every series is clean")
+    sub.add_argument("--accept-stale", action="store_true", help="write it even if patches are stale or obsolete")
+    sub.add_argument("--accept-licence", action="store_true", help="write it even if the licence is another one")
+    sub.add_argument(
+        "--timeout", type=_seconds, default=120, metavar="S", help="seconds that git may take (default: 120)"
+    )
     return parser
+
+
+def _seconds(text: str) -> float:
+    if not 0 < float(text) < float("inf"):
+        raise ValueError(text)
+    return float(text)
+
+
+_seconds.__name__ = "number of seconds"  # argparse says "invalid ... value"

@@ -24,6 +24,10 @@ def run(args, project: Project, request: Request, out: Path) -> Report:
         return diff(project, request, out, args.patch)
     if args.command == "list":
         return listing(project, args.series)
+    if args.command == "vendor":
+        from patcher import vendor
+
+        return vendor.run(project, args)
     return export_to(project, request, target, args.overwrite)
 
 

@@ -120,9 +120,7 @@ class Patch(cst.CSTTransformer):
         if not found:
             raise Problem(f"there is no function {name}", file=f"patches/added/{file}")
         text = source.code_for_node(found[0].with_changes(leading_lines=()))
-        for statement, bound in places.imports(source):
-            if bound in places.names_in(text) and bound not in (name for _, name in places.imports(self.module)):
-                self._insert_import(statement, bound)
+        self._insert_imports(source, text)
         blank = (cst.EmptyLine(indent=False), cst.EmptyLine(indent=False))
         function = self._parse(text).with_changes(leading_lines=blank)
         if self._own_function(name) is None:
@@ -133,6 +131,14 @@ class Patch(cst.CSTTransformer):
             for other, where in places.added_functions(source, file):
                 if other in used:
                     self.insert_function(other, where)
+
+    def added_statement(self, file: str) -> cst.BaseStatement:
+        """The last statement of `patches/added/<file>`, for the patch to put where it belongs; brings its imports."""
+        source = self._added(file)
+        comments = [line for line in source.body[-1].leading_lines if line.comment]
+        text = source.code_for_node(source.body[-1].with_changes(leading_lines=()))
+        self._insert_imports(source, text)
+        return self._parse(text).with_changes(leading_lines=comments)
 
     def insert_option(self, option: str, file: str, parser: str) -> None:
         """Insert `parser.add_argument(option, ...)` of `patches/added/<file>` behind the script's last option.
@@ -184,6 +190,12 @@ class Patch(cst.CSTTransformer):
         """Where the script's own functions begin."""
         functions = (i for i, node in enumerate(body) if isinstance(node, cst.FunctionDef) and not self.is_added(node))
         return next(functions, places.end_of_imports(body))
+
+    def _insert_imports(self, source: cst.Module, text: str) -> None:
+        """Import what `text`, which is part of `source`, needs of the imports there and the script does not have."""
+        for statement, bound in places.imports(source):
+            if bound in places.names_in(text) and bound not in (name for _, name in places.imports(self.module)):
+                self._insert_import(statement, bound)
 
     def _insert_import(self, statement: str, bound: str) -> None:
         line = self._parse(f"{statement}\n")

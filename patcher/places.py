@@ -17,13 +17,17 @@ def inserted(body: Body, at: int, statement: cst.BaseStatement) -> Body:
 
 
 def end_of_imports(body: Body) -> int:
-    """Behind the imports that the script begins with."""
-    at = end_of_preamble(body)
-    while at < len(body) and isinstance(body[at], cst.SimpleStatementLine):
-        if not isinstance(body[at].body[0], (cst.Import, cst.ImportFrom)):
+    """Behind the imports that the script begins with; an `if` or a `try` between two of them belongs to them."""
+    at = end = end_of_preamble(body)
+    while at < len(body):
+        if isinstance(body[at], cst.SimpleStatementLine):
+            if not isinstance(body[at].body[0], (cst.Import, cst.ImportFrom)):
+                break
+            end = at + 1
+        elif not isinstance(body[at], (cst.If, cst.Try)):
             break
         at += 1
-    return at
+    return end
 
 
 def last_option(body: Body) -> int:

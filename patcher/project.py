@@ -32,6 +32,7 @@ class Project:
     def __init__(self, root: Path):
         self.root = root
         self.upstream, self.patches = root / "upstream", root / "patches"
+        self.is_installed = root == HERE / "bundle"
 
     @classmethod
     def find(cls, root: str | None = None) -> Project:

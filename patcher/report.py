@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from patcher.problem import Problem
@@ -38,6 +38,9 @@ class Report:
     rows: Sequence[Row] = ()
     summary: str = ""
     diff: bytes = b""
+    notes: Sequence[str] = ()  # said before all else
+    tables: Mapping[str, Sequence[Outcome]] = field(default_factory=dict)  # outcomes by series, where it is not one
+    facts: Mapping[str, object] = field(default_factory=dict)  # more for json
 
     @property
     def code(self) -> int:
@@ -47,14 +50,9 @@ class Report:
 
 def text(report: Report) -> Iterator[tuple[str, str]]:
     """Lines and their styles."""
-    if report.outcomes:
-        yield f"series {report.series}", "bold"
-        names, files = (max(len(getattr(o, key)) for o in report.outcomes) for key in ("patch", "file"))
-        for o in report.outcomes:
-            yield (
-                f"  {o.patch:{names}}  {o.file:{files}}  {o.verdict.value:8}  {_places(o.found)}",
-                STYLES[o.verdict.value],
-            )
+    yield from ((note, "") for note in report.notes)
+    for series, outcomes in {report.series: report.outcomes, **report.tables}.items():
+        yield from _table(series, outcomes)
     if report.rows:
         table = [("patch", "series", "state", "sites", "what it does"), *(_cells(row) for row in report.rows)]
         widths = [max(len(cells[i]) for cells in table) for i in range(5)]
@@ -63,10 +61,21 @@ def text(report: Report) -> Iterator[tuple[str, str]]:
             yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip(), style
     for problem in report.problems:
         yield f"{problem.level}: {problem}", STYLES[problem.level]
-        if problem.hint:
-            yield f"  {problem.hint}", ""
+        for line in problem.hint.split("\n") if problem.hint else ():
+            yield f"  {line}".rstrip(), ""
     if report.summary:
         yield report.summary, "bold"
+
+
+def _table(series: str, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
+    if outcomes:
+        yield f"series {series}", "bold"
+        names, files = (max(len(getattr(o, key)) for o in outcomes) for key in ("patch", "file"))
+        for o in outcomes:
+            yield (
+                f"  {o.patch:{names}}  {o.file:{files}}  {o.verdict.value:8}  {_found(o)}".rstrip(),
+                STYLES[o.verdict.value],
+            )
 
 
 def as_json(report: Report) -> str:
@@ -74,7 +83,7 @@ def as_json(report: Report) -> str:
         {key: getattr(p, key) for key in ("level", "file", "line", "column", "message", "hint")}
         for p in report.problems
     ]
-    outcomes = [{**asdict(o), "verdict": o.verdict.value} for o in report.outcomes]
+    outcomes = [_plain(o) for o in report.outcomes]
     data = {
         "command": report.command,
         "exit": report.code,
@@ -86,11 +95,23 @@ def as_json(report: Report) -> str:
     }
     data |= {"patches": [asdict(row) for row in report.rows]} if report.rows else {}
     data |= {"diff": report.diff.decode("utf-8", "replace")} if report.command == "diff" else {}
-    return json.dumps(data, indent=1)
+    data |= (
+        {"tables": {s: [_plain(o) for o in outcomes] for s, outcomes in report.tables.items()}} if report.tables else {}
+    )
+    return json.dumps({**data, **report.facts}, indent=1)
+
+
+def _plain(outcome: Outcome) -> dict:
+    return {**asdict(outcome), "verdict": outcome.verdict.value}
 
 
 def github(report: Report) -> Iterator[str]:
-    """Workflow commands: one annotation a problem, then the summary as a notice."""
+    """Workflow commands: one annotation a problem, then the summary as a notice; what is no finding is folded away."""
+    if report.notes:
+        yield from ("::group::what arrived", *(_escaped(note) for note in report.notes), "::endgroup::")
+    for series, outcomes in report.tables.items():
+        title, *rows = (line for line, _ in _table(series, outcomes))
+        yield from (f"::group::{title}", *rows, "::endgroup::")
     for problem in report.problems:
         place = {"file": problem.file, "line": problem.line, "col": problem.column, "title": "patcher"}
         properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in place.items() if value)
@@ -127,6 +148,12 @@ def _console(stream):
     except ImportError:
         return None
     return Console(file=stream, emoji=False)
+
+
+def _found(outcome: Outcome) -> str:
+    if outcome.verdict.value == "stale":
+        return f"expected {_places(outcome.expected)}; found {_places(outcome.found) or 'none'}"
+    return _places(outcome.found)
 
 
 def _places(found) -> str:

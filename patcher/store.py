@@ -31,13 +31,14 @@ def write(
     files: Mapping[str, bytes | None] | Callable[[], Mapping[str, bytes | None]],
     modes: Mapping[str, int],
     refuse: Callable[[Path, Mapping[str, bytes | None]], list[Problem]] | None = None,
+    command: str = "apply",
 ) -> list[str]:
     """Make `out` hold `files`, in their order, and return the names of those that changed; None removes a file.
 
     `files` may be a function, which is called when `out` is locked and as a finished run has left it.
     A file that is replaced keeps its mode; a new one gets that of `modes`, or what the umask says.
     `refuse` is asked under the lock whether something stands in the way.  Raises Problem(s) with
-    `out` as it was.
+    `out` as it was; `command` is what then to run again.
     """
     try:
         created = _make(out)
@@ -61,8 +62,18 @@ def write(
             raise
     except OSError as error:
         whole = not os.path.lexists(out / UNDO)
-        hint = f"{out} is as it was." if whole else "Run `apply` again: it first puts back what was there."
+        hint = f"{out} is as it was." if whole else f"Run `{command}` again: it first puts back what was there."
         raise Problem(f"cannot write: {error.strerror}", file=str(error.filename or out), hint=hint, code=2) from error
+
+
+def repair(out: Path) -> None:
+    """`recover`, where there is need of it and no other run is at work.  Raises Problem where that fails."""
+    try:
+        if os.path.lexists(out / UNDO):
+            with _locked(out):
+                recover(out)
+    except OSError as error:
+        raise Problem(f"cannot write: {error.strerror}", file=str(error.filename or out), code=2) from error
 
 
 def recover(out: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import zlib
 from pathlib import Path
 
+from patcher.manifest import UNDO
 from patcher.problem import Problem
 from patcher.unified import lines
 
@@ -24,6 +25,8 @@ def read(folder: Path) -> dict:
         for entry in lock["files"].values():
             _expect(entry, sha256=str, size=int, lines=str)
         _expect(lock["original"], repository=str, commit=str)
+        for entry in lock["original"].get("files", {}).values():
+            _expect(entry, sha256=str)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Problem(f"not a lock: {type(error).__name__}: {error}", file="upstream/lock.json", hint=RESTORE) from None
     return lock
@@ -36,7 +39,13 @@ def _expect(entry: dict, **types: type) -> None:
 
 
 def verify(folder: Path) -> tuple[dict[str, bytes], list[Problem]]:
-    """The locked scripts by name, and what is wrong with them: missing, edited, or not in the lock."""
+    """The locked scripts by name, and what is wrong with them: missing, edited, or not in the lock.
+
+    Raises Problem where a kill has left a mixture of two upstreams.
+    """
+    if (folder / UNDO).exists():
+        message, again = "taking in another upstream was interrupted", "`python -m patcher vendor SOURCE --write`"
+        raise Problem(message, file="upstream", hint=f"Run {again} again: it first puts back what was there.")
     locked = read(folder)["files"]
     scripts, problems = {}, []
     for name in sorted(locked.keys() | {path.name for path in folder.glob("[!.]*.py")}):

@@ -17,8 +17,8 @@ class ModelForData(Patch):
         (
             "import torch\nimport torch.nn as nn\nimport torchvision.models as models\np.add_argument('-x')\n"
             "def main():\n    a = p.parse_args()\n    model = models.__dict__[a.arch](pretrained=True)\n",
-            "import os\nimport sys\nimport torch\nimport torch.nn as nn\nimport torchvision.models as models\n"
-            "import warnings\np.add_argument('-x')\n...\n"
+            "import os\nimport socket\nimport sys\nimport time\nimport torch\nimport torch.nn as nn\n"
+            "import torchvision.models as models\nimport warnings\np.add_argument('-x')\n...\n"
             "def main():\n    a = p.parse_args()\n    check_model(a)\n"
             "    model = build_model(a.arch, True, a.num_classes)\n",
         ),
@@ -42,12 +42,14 @@ class ModelForData(Patch):
         arch, pretrained = _arch(updated.func), syntax.argument(updated, "pretrained")
         if arch is None or [*updated.args] != ([pretrained] if pretrained else []):
             return updated
-        if self.has_option("--num-classes") or self.has_function("build_model", "class_folders", "fail"):
+        own = self.has_function("build_model", "class_folders", "fail", "fetch_weights")
+        if own or self.has_option("--num-classes"):
             return updated
         if not self.insert_check("check_model", "model.py"):
             return updated
         self.insert_option("--num-classes", "model.py", self.parser_name())
         self.insert_function("build_model", "model.py")
+        self.insert_function("fetch_weights", "model.py")
         self.insert_function("why_untrainable", "model.py")
         self.insert_function("class_folders", "class_folders.py")
         self.insert_function("fail", "fail.py")

@@ -2,24 +2,21 @@ import libcst as cst
 
 from patcher import Patch, syntax
 
-FUNCTIONS = {"print": "print_once", "warnings.warn": "warn_once"}
-
 
 class RankZero(Patch):
-    """Let rank 0 of the whole job alone print, warn and save.
+    """Let rank 0 of the whole job alone print and save.
 
     Upstream prints on every rank, and saves on local rank 0, which every node has: on a shared disk
     they write one file at once.
     """
 
-    sites = {"distributed.py": {"main": 1, "main_worker": 3, "validate": 1, "ProgressMeter.display": 1}}
-    needles = (b"print(", b"warnings.warn(", b".local_rank", b".gpu", b"is_rank_zero", b"print_once")
+    sites = {"distributed.py": {"main_worker": 3, "validate": 1, "ProgressMeter.display": 1}}
+    needles = (b"print(", b".local_rank", b".gpu", b"is_rank_zero", b"print_once")
     origin = "https://github.com/NVIDIA/apex/issues/886"
     changes = [
         (
-            "import os\nimport warnings\ndef f(args):\n    print('x')\n    if args.local_rank == 0:\n        save()\n",
-            "import os\nimport warnings\n...\n"
-            "def f(args):\n    print_once('x')\n    if is_rank_zero():\n        save()\n",
+            "import os\ndef f(args):\n    print('x')\n    if args.local_rank == 0:\n        save()\n",
+            "import os\n...\ndef f(args):\n    print_once('x')\n    if is_rank_zero():\n        save()\n",
         ),
     ]
     leaves = ["def f(args):\n    if args.local_rank == 1:\n        pprint('x')\n        log.print('x')\n"]
@@ -28,11 +25,10 @@ class RankZero(Patch):
         return syntax.is_call(node, "is_rank_zero") or syntax.is_call(node, "print_once")
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        for old, new in FUNCTIONS.items():
-            if syntax.is_call(updated, old):
-                self._add(new)
-                return updated.with_changes(func=cst.Name(new))
-        return updated
+        if not syntax.is_call(updated, "print"):
+            return updated
+        self._add("print_once")
+        return updated.with_changes(func=cst.Name("print_once"))
 
     def leave_Comparison(self, original: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
         rank = isinstance(updated.left, cst.Attribute) and updated.left.attr.value in ("local_rank", "gpu")

@@ -15,10 +15,10 @@ class TrainClasses(Patch):
     origin = "https://github.com/huggingface/pytorch-image-models/issues/957"
     changes = [
         (
-            "import os\nimport sys\nimport torchvision.datasets as datasets\nimport warnings\n"
+            "import os\nimport socket\nimport sys\nimport time\nimport torchvision.datasets as datasets\n"
             "def main():\n    args = p.parse_args()\n"
             "    seen = datasets.ImageFolder(a, t)\n    new = datasets.ImageFolder(b, u)\n",
-            "import os\nimport sys\nimport torchvision.datasets as datasets\nimport warnings\n...\n"
+            "import os\nimport socket\nimport sys\nimport time\nimport torchvision.datasets as datasets\n...\n"
             "def main():\n    args = p.parse_args()\n    check_data(args)\n"
             "    seen = datasets.ImageFolder(a, t)\n    new = as_trained(datasets.ImageFolder(b, u), seen)\n",
         ),
@@ -41,13 +41,14 @@ class TrainClasses(Patch):
         if not isinstance(target, cst.Name) or not syntax.is_call_of(updated.value, "ImageFolder"):
             return updated
         training = self.training.setdefault(self.function, target.value)
-        if training == target.value or self.has_function("as_trained", "class_folders", "fail"):
+        if training == target.value or self.has_function("as_trained", "class_folders", "fail", "warn_once"):
             return updated
         if not self.insert_check("check_data", "data.py"):
             return updated
         self.insert_function("as_trained", "data.py")
         self.insert_function("class_folders", "class_folders.py")
         self.insert_function("fail", "fail.py")
+        self.insert_function("warn_once", "warn_once.py")
         comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
         args = [cst.Arg(updated.value, comma=comma), cst.Arg(cst.Name(training))]
         return updated.with_changes(value=cst.Call(cst.Name("as_trained"), args))

@@ -18,7 +18,7 @@ LIST = "skipped_images.txt"
 def folder(tmp_path, monkeypatch):
     """A class folder with the grey images 0.png to 4.png, of which the pixel value is 10 times the number."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setattr("sys.argv", ["dir/dataparallel.py"])
     (tmp_path / "class").mkdir()
     for number in range(5):
@@ -90,9 +90,9 @@ def test_folder_without_any_good_image_is_an_error_and_no_endless_search(folder)
     assert len((folder.parent / LIST).read_text().splitlines()) == 5
 
 
-def test_rank_0_begins_the_list_anew(folder, monkeypatch):
+def test_first_process_of_a_host_begins_the_list_anew(folder, monkeypatch):
     for rank, left in (("1", True), ("0", False), ("0", False)):
-        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("LOCAL_RANK", rank)
         if rank == "1":
             (folder.parent / LIST).write_text("old\n")
         check_images(argparse.Namespace(skip_bad_images=0))

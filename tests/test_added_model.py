@@ -1,6 +1,7 @@
 """What `model_for_data` inserts: the model for the data, and the refusals."""
 
 import argparse
+import urllib.error
 import warnings
 
 import pytest
@@ -86,10 +87,10 @@ def test_model_that_someone_registered_without_weights_is_fine_unless_they_are_a
         ({"classes": 0}, "there are no class folders in its train/"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(tmp_path, capsys, monkeypatch, changes, words):
+def test_what_cannot_work_is_refused_in_one_line_of_the_first_process(tmp_path, capsys, monkeypatch, changes, words):
     args = arguments(tmp_path, **changes)
     for rank in (0, 1):
-        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
         with pytest.raises(SystemExit) as ended:
             check_model(args)
         assert ended.value.code == 2
@@ -133,12 +134,37 @@ def test_pretrained_model_of_as_many_classes_is_loaded_whole(downloads, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_one_process_a_node_downloads(downloads, monkeypatch):
-    for rank, local in enumerate([0, 1, 2, 0, 1, 2]):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("LOCAL_RANK", str(local))
-        assert build_model("shufflenet_v2_x0_5", True, 3).fc.out_features == 3
-    assert len(downloads) == 2  # two nodes
+def test_one_process_a_node_downloads_before_anything_has_started(downloads, monkeypatch, tmp_path):
+    args = arguments(tmp_path, pretrained=True)
+    for step in (lambda: check_model(args), lambda: build_model("shufflenet_v2_x0_5", True, 3)):
+        for rank, local in enumerate([0, 1, 2, 0, 1, 2]):
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("LOCAL_RANK", str(local))
+            step()
+        assert len(downloads) == 2  # two nodes
+        downloads.clear()  # the second time the file is there
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (urllib.error.URLError("no route"), "URLError: <urlopen error no route>"),
+        (RuntimeError("invalid hash value\n(expected 1)"), "RuntimeError: invalid hash value (expected 1)"),
+    ],
+)
+def test_weights_that_cannot_be_had_are_one_line(error, words, monkeypatch, tmp_path, capsys):
+    def load(url, *args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", load)
+    monkeypatch.setenv("TORCH_HOME", "/home/me/torch")
+    monkeypatch.setattr("sys.argv", ["distributed.py"])
+    with pytest.raises(SystemExit) as ended:
+        check_model(arguments(tmp_path, pretrained=True))
+    assert ended.value.code == 2
+    url = models.ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1.url
+    expected = f"--pretrained: cannot get {url} ({words}); a copy of it in /home/me/torch/hub/checkpoints is used"
+    assert capsys.readouterr() == ("", f"distributed.py: error: {expected}\n")
 
 
 def test_weights_are_those_that_pretrained_true_has_always_meant(monkeypatch):

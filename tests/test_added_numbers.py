@@ -20,7 +20,7 @@ upstream = load(REPO / "upstream" / "dataparallel.py", "upstream_dataparallel")
 
 def processes(monkeypatch, node=None, job=None, rank=0):
     """The environment that a launcher makes for one of the processes."""
-    for name, value in (("LOCAL_WORLD_SIZE", node), ("WORLD_SIZE", job), ("RANK", rank)):
+    for name, value in (("LOCAL_WORLD_SIZE", node), ("WORLD_SIZE", job), ("LOCAL_RANK", rank)):
         monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, str(value))
 
 

@@ -34,18 +34,19 @@ def test_two_ranks_start_from_weights_that_one_of_them_fetched(build_of, run, da
     script = driver(
         """
         import torch.hub
-        def fetched(url, *args, **kwargs):
+        def fetched(url, path, *args, **kwargs):
             with open(os.environ["FETCHED"], "a") as file:
                 print(os.environ["RANK"], file=file)
             import torchvision
             torch.manual_seed(7)
-            return torchvision.models.shufflenet_v2_x0_5().state_dict()
-        torch.hub.load_state_dict_from_url = fetched
+            torch.save(torchvision.models.shufflenet_v2_x0_5().state_dict(), path)
+        torch.hub.download_url_to_file = fetched
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*pin_memory.*")  # there is no CUDA here
         """
     )
     monkeypatch.setenv("FETCHED", str(tmp_path / "fetched"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     options = ["--arch", "shufflenet_v2_x0_5", "--lr", "0", "--wd", "0", "-b", "20", "--epochs", "1", "--pretrained"]
     command = [script, build_of() / "distributed.py", "--data", data, *options]
     result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
@@ -65,6 +66,28 @@ def test_two_ranks_start_from_weights_that_one_of_them_fetched(build_of, run, da
     for out in result.outs:  # rank 1 had the same weights
         for acc1, acc5 in parsed(out)["result"]:
             assert [float(acc1), float(acc5)] == [pytest.approx(top1, abs=1e-3), pytest.approx(top5, abs=1e-3)]
+
+
+@pytest.mark.parametrize("name", ["distributed.py", "dataparallel.py"])
+def test_no_python_warning_arises_anywhere(name, build_of, run, data, driver):
+    # As in the run above, but nothing is ignored, the CPU is what it is, and the warning of --seed is a line.
+    fetching = driver(
+        """
+        import torch.hub
+        def fetched(url, *args, **kwargs):
+            import torchvision
+            return torchvision.models.shufflenet_v2_x0_5().state_dict()
+        torch.hub.load_state_dict_from_url = fetched
+        """
+    )
+    options = ["--data", data, *SMALL, "-b", "10", "--epochs", "1", "-j", "1"]
+    plain = [build_of() / name, *options]
+    for command in ([*plain, "--seed", "3"], [fetching, *plain, "--pretrained"]):
+        result = run("-W", "error", *command, gpus=None)
+        assert result.status == 0, result.err
+        assert len(parsed(result.outs[0])["result"]) == 1
+        said = "--seed asks cuDNN for deterministic kernels only, and these can be a good deal slower."
+        assert result.err == (f"{name}: warning: {said}\n" if "--seed" in command else "")
 
 
 def test_model_that_cannot_be_trained_is_one_line_and_no_process_group(build_of, run, data):

@@ -13,7 +13,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from conftest import REPO, TORCHRUN, load
+from conftest import FREE_PORT, REPO, TORCHRUN, load
 from test_runs import parsed, plain_accuracy
 
 from patcher.engine import render
@@ -127,11 +127,11 @@ def averages(line):
     return [float(number) for number in re.findall(r"\(\s*([-+.\de]+)\)", line)[2:]]
 
 
-def check(result, data, ranks, steps):
+def check(result, data, outs, steps):
     import torch
 
     assert result.status == 0, result.err
-    assert len(result.outs) == ranks
+    assert len(result.outs) == outs
     loss, top1, top5 = plain_numbers("train")
     _, true1, true5 = plain_numbers("val")
     assert f"{true1:.3f}" == "88.571"
@@ -147,6 +147,27 @@ def check(result, data, ranks, steps):
 def test_distributed_prints_the_true_numbers_at_every_world_size(ranks, batch_size, steps, script, run, data):
     command = [*TORCHRUN, f"--nproc_per_node={ranks}", script("distributed.py"), *options(data, batch_size)]
     check(run(command), data, ranks, steps)
+
+
+LAUNCH = ["-m", "torch.distributed.launch", "--local-addr=127.0.0.1", *FREE_PORT]
+
+
+@pytest.mark.parametrize(
+    "launcher, ranks, batch_size, steps",
+    [
+        (LAUNCH, 1, 9, 3),
+        (LAUNCH, 2, 24, 1),
+        (LAUNCH, 3, 12, 2),
+        ([*LAUNCH, "--use_env"], 1, 70, 1),
+        ([*LAUNCH, "--use_env"], 2, 4, 6),
+        ([*LAUNCH, "--use_env"], 3, 6, 4),
+        ([], 1, 70, 1),
+        ([], 1, 7, 4),
+    ],
+)
+def test_the_numbers_are_the_same_under_every_launcher(launcher, ranks, batch_size, steps, script, run, data):
+    processes = [f"--nproc_per_node={ranks}"] if launcher else []
+    check(run([*launcher, *processes, script("distributed.py"), *options(data, batch_size)]), data, 1, steps)
 
 
 def test_two_nodes_of_two_ranks_print_the_true_numbers(script, run, data):

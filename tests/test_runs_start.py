@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -112,11 +113,73 @@ def test_dataparallel_runs_on_what_there_is(options, gpus, device, build_of, run
     assert bool(of(result, "DataParallel")) == (device != "cpu")
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-j", "-1"], "--workers -1: expected is 0 or more"),
+        (["--expect-world", "4"], "--expect-world 4: the processes of this job are 2\n"),
+        (["--pretrained"], "--pretrained: cannot get https://download.pytorch.org/models/"),
+    ],
+)
+def test_what_cannot_work_is_one_line_of_two_ranks(options, words, script, run, data, weights, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "nothing here"))
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:9")  # no network
+    command = [script, "--data", data, *VALIDATE, weights, *options]
+    result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
+    assert result.status != 0 and "exitcode  : 2" in result.err
+    # Where torch.hub says what it downloads, on which stream, depends on the version.
+    said = "".join(result.errs).splitlines(keepends=True)
+    lines = [line for line in said if not line.startswith(("stand-in: ", "Downloading: "))]
+    assert len(lines) == 1 and lines[0].startswith(f"distributed.py: error: {words}"), lines
+    assert all(line.startswith("Downloading: ") for line in "".join(result.outs).splitlines())
+    assert list(result.folder.iterdir()) == []
+
+
+def test_host_that_alone_has_no_data_says_so_once_and_names_itself(script, data, weights, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=data"]
+    logs, agents = [tmp_path / "good", tmp_path / "bad"], []
+    for log, folder in zip(logs, (data, tmp_path / "nothing")):
+        with log.open("w") as file:
+            agent = [sys.executable, *TORCHRUN, "--nnodes=2", "--nproc_per_node=2", *endpoint]
+            agents.append(
+                subprocess.Popen(
+                    [*agent, script, "--data", folder, *VALIDATE, weights], cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT
+                )
+            )
+    try:
+        assert agents[1].wait(timeout=120) == 1
+    finally:  # the other host may wait for this one, as torch does for half an hour
+        for agent in agents:
+            agent.terminate()
+            agent.wait(timeout=60)
+    lines = [[line for line in log.read_text().splitlines() if "distributed.py: error: " in line] for log in logs]
+    start = f"distributed.py: error: {socket.gethostname()}: {tmp_path}/nothing/train: there are no class folders; "
+    assert lines[0] == [] and len(lines[1]) == 1 and lines[1][0].startswith(start)
+
+
 def test_device_that_is_not_there_is_one_line(build_of, run, data, weights):
     result = run(build_of() / "dataparallel.py", "--data", data, *VALIDATE, weights, "--device", "cuda", gpus=0)
     assert result.status == 2
     assert "dataparallel.py: error: --device cuda: there is none here, or none is visible\n" in result.err
     assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("name", ["distributed.py", "dataparallel.py"])
+def test_help_is_there_without_having_imported_the_compiler(name, build_of, run):
+    code = (
+        "import atexit, runpy, sys; sys.argv = sys.argv[1:]; "
+        "atexit.register(lambda: print('torch._dynamo' in sys.modules)); "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    for option, imported in (("--help", False), ("--epochs=none", True)):
+        result = run("-c", code, build_of() / name, option, gpus=None)
+        assert result.status == (2 if imported else 0)
+        assert ("resnet18" in result.outs[0]) != imported  # names of models
+        assert result.outs[0].splitlines()[-1] == str(imported)
 
 
 def ranks_of(agent: int) -> set[int]:

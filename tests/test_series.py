@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import types
 import warnings
 from pathlib import Path
 
@@ -627,7 +628,8 @@ def lets_the_seed_decide(distributed, dataparallel, monkeypatch):
     for module in (distributed, dataparallel):
         loaders_of(module, monkeypatch)
         assert torch.backends.cudnn.benchmark
-        with pytest.warns(UserWarning, match="--seed"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             (_, keywords), _ = loaders_of(module, monkeypatch, "--seed", "5")
         assert not torch.backends.cudnn.benchmark
         if module is distributed:
@@ -649,6 +651,47 @@ def names_images_that_cannot_be_decoded(distributed, dataparallel, monkeypatch):
             with pytest.raises(Exception, match="0.jpg") as caught:  # the data set only looks like one
                 dataset[0]
             assert str(caught.value).startswith(f"cannot decode {dataset.root}/a/0.jpg: ")
+
+
+def answers_help_without_the_compiler(distributed, dataparallel, monkeypatch):
+    compiler = types.ModuleType("torch._dynamo.utils")  # imported by now, or not
+    for module in (distributed, dataparallel):
+        monkeypatch.setitem(sys.modules, compiler.__name__, compiler)
+        monkeypatch.setattr("sys.argv", [module.__file__, "--help"])
+        with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(io.StringIO()) as out:
+            runpy.run_path(module.__file__, run_name="__main__")
+        assert (ended.value.code, "usage: " in out.getvalue()) == (0, True)
+        assert sys.modules[compiler.__name__] is not compiler
+
+
+def prints_what_it_would_warn_of(distributed, dataparallel, monkeypatch):
+    for module in (distributed, dataparallel):
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()) as err:
+            warnings.simplefilter("error")
+            try:
+                given_to_the_worker(module, monkeypatch, "--seed", "5")
+            except UserWarning as warning:
+                raise AssertionError("this ends the run") from warning
+        name = f"{module.__name__}.py"
+        assert err.getvalue() == (
+            f"{name}: warning: --seed asks cuDNN for deterministic kernels only, and these can be a good deal slower.\n"
+        )
+
+
+def refuses_numbers_without_a_meaning(distributed, dataparallel, monkeypatch):
+    for module in (distributed, dataparallel):
+        with pytest.raises(SystemExit) as ended:
+            given_to_the_worker(module, monkeypatch, "--print-freq", "0")
+        assert ended.value.code == 2
+
+
+def refuses_another_number_of_processes(distributed, dataparallel, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for expected, refused in (("4", True), ("2", False)):
+        with pytest.raises(SystemExit) if refused else contextlib.nullcontext() as ended:
+            given_to_the_worker(distributed, monkeypatch, "--expect-world", expected)
+        assert not refused or ended.value.code == 2
 
 
 def writes_where_it_is_told_to(distributed, dataparallel, monkeypatch):
@@ -793,6 +836,10 @@ PURPOSES = {
     "seeded_run": lets_the_seed_decide,
     "bad_images": names_images_that_cannot_be_decoded,
     "topk_classes": counts_top_5_of_three_classes,
+    "printed_warnings": prints_what_it_would_warn_of,
+    "argument_checks": refuses_numbers_without_a_meaning,
+    "expected_world": refuses_another_number_of_processes,
+    "quick_help": answers_help_without_the_compiler,
 }
 
 

@@ -156,6 +156,7 @@ FIRST = LOCK["files"]["distributed.py"]
         pytest.param(edited_lock(files=["distributed.py"]), id="files is a list"),
         pytest.param(edited_lock(original={}), id="original is empty"),
         pytest.param(edited_lock(original={"repository": "x"}), id="no commit"),
+        pytest.param(edited_lock(original={**LOCK["original"], "files": {"distributed.py": "0"}}), id="original files"),
         pytest.param(edited_lock(files={"distributed.py": {}}), id="an entry is empty"),
         pytest.param(edited_lock(files={"distributed.py": FIRST["sha256"]}), id="an entry is a string"),
         pytest.param(edited_lock(files={"distributed.py": {"sha256": "0" * 64, "size": 1}}), id="no lines"),
@@ -181,12 +182,11 @@ def test_size_in_the_lock_counts_too(project):
     assert len(problems) == 1
 
 
-def test_readmes_command_prints_the_entry_that_the_lock_has(process):
+def test_readme_names_the_commit_of_the_lock():
     readme = (REPO / "upstream/README.md").read_text()
-    line = next(line.strip() for line in readme.splitlines() if line.strip().startswith("python -c"))
-    program = line.removeprefix("python -c '").partition("' ")[0]
-    result = process("upstream/distributed.py", args=("-c", program), cwd=REPO)
-    assert json.loads(result.stdout) == FIRST
+    lines = [line.split() for line in readme.splitlines() if line.startswith("    python -m patcher vendor ")]
+    original = LOCK["original"]
+    assert [line[3:7] for line in lines] == [["vendor", original["repository"], "--rev", original["commit"]]] * 2
 
 
 # The command line and the signatures, as the design states them

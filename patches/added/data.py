@@ -1,12 +1,12 @@
 """Inserted by `train_classes`."""
 
 import os
-import warnings
 
 import torchvision.datasets as datasets
 
 from patches.added.class_folders import class_folders
 from patches.added.fail import fail
+from patches.added.warn_once import warn_once
 
 
 def check_data(args):
@@ -36,11 +36,10 @@ def check_data(args):
     if unknown:
         fail('{}: train/ has no class {}'.format(folder, ', '.join(unknown)))
     missing = sorted(set(names['train']) - set(names['val']))
-    if missing and int(os.environ.get('RANK', 0)) == 0:
+    if missing:
         some = ', '.join(missing[:5] + ['...'] * (len(missing) > 5))
-        warnings.warn('{}: no images of {} of the {} classes in train/: {}'.format(folder, len(missing),
-                                                                                  len(names['train']), some),
-                      stacklevel=2)
+        warn_once('{}: no images of {} of the {} classes in train/: {}'.format(folder, len(missing),
+                                                                              len(names['train']), some))
 
 
 def as_trained(dataset, training):

@@ -4,6 +4,7 @@ import argparse
 import collections
 import datetime
 import os
+import signal
 
 import torch
 import torch.distributed as dist
@@ -58,14 +59,20 @@ def select_device(name, index, processes=1):
 
 
 def join_process_group(args):
-    """Take this rank's device, and only then join: what NCCL sets up goes to the current device."""
+    """Take this rank's device, and only then join: what NCCL sets up goes to the current device.
+
+    Where another rank has ended meanwhile, to join waits for it, and no handler in Python is called. So
+    SIGTERM does here what it does by default: until the group is there, there is nothing to leave in order.
+    """
     local_rank = int(os.environ.get('LOCAL_RANK', 0))
     args.device = select_device(args.device, local_rank, int(os.environ.get('LOCAL_WORLD_SIZE', 1)))
     timeout = datetime.timedelta(seconds=args.timeout + 20)  # the watch of the ranks knows more, and speaks first
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if args.device.type == 'cuda':
         dist.init_process_group(backend='nccl', device_id=args.device, timeout=timeout)
     else:
         dist.init_process_group(backend='gloo' if args.device.type == 'cpu' else None, timeout=timeout)
+    signal.signal(signal.SIGTERM, handler)
 
 
 def home_device(name, gpus):

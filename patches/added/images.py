@@ -1,6 +1,7 @@
 """Inserted by `bad_images`."""
 
 import argparse
+import contextlib
 import os
 import sys
 
@@ -14,15 +15,20 @@ parser.add_argument('--skip-bad-images',
                     type=int,
                     metavar='N',
                     help='go on where up to N training images cannot be decoded, with the next of their folder in '
-                    'their place; skipped_images.txt lists them (default: 0, the first ends the run)')
+                    'their place; skipped_images.txt in the working directory lists and counts them, so hosts '
+                    'that do not share that directory may each skip N (default: 0, the first ends the run)')
 
 
 def check_images(args):
-    """Begin the list of skipped images anew; no rank is further than this before rank 0 has done so."""
+    """Begin the list of skipped images anew, on each host: it may be a list of its own.
+
+    No rank loads an image before the first one of its host has been here: to start a process group takes all of them.
+    """
     if args.skip_bad_images < 0:
         fail('--skip-bad-images {}: expected is 0 or more'.format(args.skip_bad_images))
-    if int(os.environ.get('RANK', 0)) == 0 and os.path.exists('skipped_images.txt'):
-        os.remove('skipped_images.txt')
+    if int(os.environ.get('LOCAL_RANK', 0)) == 0:
+        with contextlib.suppress(FileNotFoundError):  # also where another host has just removed it
+            os.remove('skipped_images.txt')
 
 
 def load_image(path, skip=0):

@@ -36,6 +36,18 @@ def check_model(args):
         if 'IMAGENET1K_V1' not in weights:
             fail('--pretrained: torchvision has no IMAGENET1K_V1 weights for {}, only {}'.format(
                 args.arch, ', '.join(weights) or 'none'))
+        if int(os.environ.get('LOCAL_RANK', 0)) == 0:
+            fetch_weights(weights['IMAGENET1K_V1'])
+
+
+def fetch_weights(weights):
+    """Download `weights` to where torch.hub keeps them, if they are not there; one line where that fails."""
+    try:
+        weights.get_state_dict(check_hash=True)
+    except Exception as error:  # no network, no such file, no space, a file cut short: each library has its own
+        fail('--pretrained: cannot get {} ({}: {}); a copy of it in {} is used'.format(
+            weights.url, type(error).__name__, ' '.join(str(error).split()),
+            os.path.join(torch.hub.get_dir(), 'checkpoints')))
 
 
 def why_untrainable(arch, classes):
@@ -65,8 +77,8 @@ def why_untrainable(arch, classes):
 def build_model(arch, pretrained, classes):
     """The model with `classes` outputs, its weights random or those that `pretrained=True` has always meant.
 
-    One process a node fetches these: DistributedDataParallel hands what rank 0 has to all others, which
-    wait for it there. A head for other classes than those of the weights is new.
+    One process a node has fetched these, and reads them: DistributedDataParallel hands what rank 0 has to all others.
+    A head for other classes than those of the weights is new.
     """
     if not pretrained or int(os.environ.get('LOCAL_RANK', 0)) > 0:
         return models.get_model(arch, num_classes=classes)

@@ -1,11 +1,10 @@
 """Inserted by `rank_zero`."""
 
 import os
-import warnings
 
 
 def is_rank_zero():
-    """Whether this is the one process of the job that prints, warns and writes: rank 0 of all hosts."""
+    """Whether this is the one process of the job that prints and writes: rank 0 of all hosts."""
     return int(os.environ.get('RANK', 0)) == 0
 
 
@@ -13,9 +12,3 @@ def print_once(*args):
     """Print on rank 0 alone, at once even into a pipe."""
     if is_rank_zero():
         print(*args, flush=True)
-
-
-def warn_once(message):
-    """Warn on rank 0 alone."""
-    if is_rank_zero():
-        warnings.warn(message, stacklevel=2)
