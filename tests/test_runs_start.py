@@ -147,7 +147,10 @@ def test_host_that_alone_has_no_data_says_so_once_and_names_itself(script, data,
             agent = [sys.executable, *TORCHRUN, "--nnodes=2", "--nproc_per_node=2", *endpoint]
             agents.append(
                 subprocess.Popen(
-                    [*agent, script, "--data", folder, *VALIDATE, weights], cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT
+                    [*agent, script, "--data", folder, *VALIDATE, weights],
+                    cwd=tmp_path,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
                 )
             )
     try:
