@@ -32,9 +32,10 @@ def check_resume(args):
         fail('--evaluate: there are no weights; name a checkpoint with --resume, or ask for --pretrained ones')
     if args.resume and args.resume != 'auto' and not os.path.isfile(args.resume):
         fail('--resume {}: there is no such file'.format(args.resume))
-    if not (args.resume or args.overwrite or args.evaluate) and os.path.lexists('checkpoint.pth.tar'):
+    found = [os.path.abspath(name) for name in CHECKPOINTS if os.path.lexists(name)]
+    if found and not (args.resume or args.overwrite or args.evaluate):
         fail('{} is there already, and would be replaced: go on from it with --resume auto, write elsewhere with '
-             '--output-dir, or allow it with --overwrite'.format(os.path.abspath('checkpoint.pth.tar')))
+             '--output-dir, or allow it with --overwrite'.format(found[0]))
 
 
 def check_room(model):
