@@ -122,6 +122,8 @@ def load_progress(optimizer, state, args):
     if 'optimizer' in state:
         own = [dict(group) for group in optimizer.param_groups]
         optimizer.load_state_dict(state['optimizer'])
+        for kept in optimizer.state.values():  # or the file keeps its room on the disk when it has been replaced
+            kept.update({name: value.clone() for name, value in kept.items() if isinstance(value, torch.Tensor)})
         for group, settings_here in zip(optimizer.param_groups, own):
             group.update(settings_here)
     else:
