@@ -14,6 +14,7 @@ import torch.distributed as dist
 from patches.added.checkpoint import bare
 from patches.added.class_folders import class_folders
 from patches.added.fail import fail
+from patches.added.whole_file import link_whole
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--resume',
@@ -91,6 +92,8 @@ def chosen_checkpoint(args):
             print('{}: {}'.format(os.path.basename(sys.argv[0]), line), file=sys.stderr, flush=True)
         if broken and not path:
             fail('--resume auto: no checkpoint in {} is whole'.format(os.getcwd()))
+        elif path not in (None, 'checkpoint.pth.tar') and not args.evaluate:
+            link_whole(path, 'checkpoint.pth.tar')  # or a broken one would become the previous one, in its place
         if not path:
             print('--resume auto: no checkpoint in {}, this run starts anew'.format(os.getcwd()), flush=True)
     if dist.is_available() and dist.is_initialized():
@@ -120,6 +123,8 @@ def load_progress(optimizer, state, args):
     if 'optimizer' in state:
         own = [dict(group) for group in optimizer.param_groups]
         optimizer.load_state_dict(state['optimizer'])
+        for kept in optimizer.state.values():  # or the file keeps its room on the disk when it has been replaced
+            kept.update({name: value.clone() for name, value in kept.items() if isinstance(value, torch.Tensor)})
         for group, settings_here in zip(optimizer.param_groups, own):
             group.update(settings_here)
     else:

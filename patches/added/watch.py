@@ -1,5 +1,6 @@
 """Inserted by `saved_steps`."""
 
+import contextlib
 import datetime
 import os
 import signal
@@ -27,6 +28,7 @@ class Watch:
         self.piece, self.last = 0, None  # at which the rank is, behind which all stop
         self.told = False
         self.beats = self.ticks = 0  # as long as they grow, the rank is getting on, and its thread is alive
+        self.heard = time.monotonic()  # of the store
         self.asked, self.settled = threading.Event(), threading.Event()
         self.lock = threading.Lock()
         self.rank, self.world = int(os.environ.get('RANK', 0)), int(os.environ.get('WORLD_SIZE', 1))
@@ -36,7 +38,8 @@ class Watch:
             self.store = dist.PrefixStore('watch' + os.environ.get('TORCHELASTIC_RESTART_COUNT', ''), store)
         for name in ('SIGTERM', 'SIGINT', 'SIGUSR1'):
             signal.signal(getattr(signal, name), lambda number, frame: self.asked.set())
-        threading.Thread(target=self.look, daemon=True).start()
+        for work in (self.look, self.guard):
+            threading.Thread(target=work, daemon=True).start()
 
     def beat(self):
         self.beats += 1
@@ -64,28 +67,34 @@ class Watch:
         return self.piece == self.last
 
     def look(self):
-        seen, since = None, time.monotonic()
         while True:
             time.sleep(1) if self.told else self.asked.wait(1)
             wanted = self.asked.is_set()
             try:
                 if self.store is not None:
                     self.tick()
-                    wanted = wanted or self.store.check(['stop'])
+                    wanted = self.store.check(['stop']) or wanted
+                self.heard = time.monotonic()
                 if wanted and not self.told:
                     self.settle()
             except RuntimeError:
                 if wanted:
                     self.give_up('cannot be saved: the other ranks do not answer')
-            if (self.piece, self.beats) != seen:
-                seen, since = (self.piece, self.beats), time.monotonic()
-            elif self.store is not None and time.monotonic() - since > self.timeout:
-                self.give_up(self.hung())
 
     def tick(self):
         """Write down where this rank is, and that its thread is alive."""
         self.ticks += 1
         self.store.set('at/{}'.format(self.rank), '{} {} {}'.format(self.piece, self.beats, self.ticks))
+
+    def guard(self):
+        """End the job when nothing moves; a thread of its own, since a store whose host hangs never answers."""
+        seen, since = None, time.monotonic()
+        while self.store is not None:
+            time.sleep(1)
+            if (self.piece, self.beats) != seen:
+                seen, since = (self.piece, self.beats), time.monotonic()
+            elif time.monotonic() - since > self.timeout:
+                self.give_up(self.hung())
 
     def settle(self):
         """Agree with the threads of the other ranks on the last piece of work."""
@@ -108,18 +117,16 @@ class Watch:
 
     def hung(self):
         """Which rank the others wait for: one whose threads stand still too, or which is behind them."""
-        try:
-            keys = ['at/{}'.format(rank) for rank in range(self.world)]
-            before = [self.store.get(key) for key in keys]
-            for _ in range(4):
-                time.sleep(1)
-                self.tick()
-            after = [self.store.get(key) for key in keys]
-            ranks = [rank for rank, (a, b) in enumerate(zip(before, after)) if a == b]
-            places = [tuple(map(int, value.split()[:2])) for value in after]
-            ranks = ranks or [rank for rank, place in enumerate(places) if place < max(places)]
-        except RuntimeError:
-            ranks = [0]  # whose process, or launcher, has the store
+        ranks = [0]  # whose process, or launcher, has the store
+        with contextlib.suppress(RuntimeError):
+            if time.monotonic() - self.heard < 5:
+                keys = ['at/{}'.format(rank) for rank in range(self.world)]
+                before = [self.store.check([key]) and self.store.get(key) for key in keys]
+                time.sleep(4)
+                after = [self.store.check([key]) and self.store.get(key) for key in keys]
+                ranks = [rank for rank, (a, b) in enumerate(zip(before, after)) if a == b]
+                places = [tuple(map(int, value.split()[:2])) for value in after if value]
+                ranks = ranks or [rank for rank, place in enumerate(places) if place < max(places)]
         where = 'rank {} hangs'.format(', '.join(map(str, ranks))) if ranks else 'all ranks hang, in the same step'
         return '{}: nothing has moved for --timeout {:g} s'.format(where, self.timeout)
 
