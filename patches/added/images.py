@@ -15,7 +15,7 @@ parser.add_argument('--skip-bad-images',
                     type=int,
                     metavar='N',
                     help='go on where up to N training images cannot be decoded, with the next of their folder in '
-                    'their place; skipped_images.txt in the working directory lists and counts them, so hosts '
+                    'their place; skipped_images.txt in the output folder lists and counts them, so hosts '
                     'that do not share that directory may each skip N (default: 0, the first ends the run)')
 
 

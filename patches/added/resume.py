@@ -27,24 +27,29 @@ parser.add_argument('--overwrite',
                     help='start anew even where the output folder has a checkpoint, which will be replaced')
 
 
+def checkpoints_here():
+    """The files in the output folder that hold a checkpoint, or should."""
+    names = ('checkpoint.pth.tar', 'checkpoint_previous.pth.tar', 'model_best.pth.tar')
+    return [name for name in names if os.path.lexists(name)]
+
+
 def check_resume(args):
     """Refuse a run that has no weights to evaluate, or would replace a checkpoint of another one."""
     if args.evaluate and not (args.resume or args.pretrained):
         fail('--evaluate: there are no weights; name a checkpoint with --resume, or ask for --pretrained ones')
     if args.resume and args.resume != 'auto' and not os.path.isfile(args.resume):
         fail('--resume {}: there is no such file'.format(args.resume))
-    found = [os.path.abspath(name) for name in CHECKPOINTS if os.path.lexists(name)]
+    found = checkpoints_here()
     if found and not (args.resume or args.overwrite or args.evaluate):
         fail('{} is there already, and would be replaced: go on from it with --resume auto, write elsewhere with '
-             '--output-dir, or allow it with --overwrite'.format(found[0]))
+             '--output-dir, or allow it with --overwrite'.format(os.path.abspath(found[0])))
 
 
 def check_room(model):
     """End the run where the disk cannot hold its checkpoints: last, previous, best, and one that is being written."""
     tensors = [*bare(model).state_dict().values(), *bare(model).parameters()]  # the optimizer has one for each
     needed = 4 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    names = ('checkpoint.pth.tar', 'checkpoint_previous.pth.tar', 'model_best.pth.tar')
-    files = {os.stat(name).st_ino: os.stat(name).st_size for name in names if os.path.exists(name)}
+    files = {os.stat(name).st_ino: os.stat(name).st_size for name in checkpoints_here() if os.path.exists(name)}
     room = shutil.disk_usage('.').free + sum(files.values())
     if room < needed:
         fail('{}: {:.1f} MB free, and checkpoints take up to {:.1f} MB; choose another --output-dir'.format(
@@ -72,13 +77,13 @@ def newest_checkpoint():
     Of another run than the first of them nothing counts: what it has left here may have come further.
     """
     found, broken = [], []
-    for path in ('checkpoint.pth.tar', 'checkpoint_previous.pth.tar', 'model_best.pth.tar'):
+    for path in checkpoints_here():
         try:
-            state = read_checkpoint(path) if os.path.lexists(path) else None
+            state = read_checkpoint(path)
         except ValueError as error:
             broken.append(str(error))
             continue
-        if state and (not found or state.get('run') == found[0][1]):
+        if not found or state.get('run') == found[0][1]:
             found.append(((state['epoch'], state.get('step', 0)), state.get('run'), path))
     return max(found, key=lambda one: one[0])[2] if found else None, broken
 
