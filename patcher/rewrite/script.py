@@ -1,0 +1,326 @@
+"""A script that is not ours: its text, its syntax tree, and where in the text each node stands.
+
+Python's own parser reads it, ten times as fast as LibCST and with no import to pay for, and an
+edit replaces a few characters at positions that it gives.  Nothing is printed anew: what no edit
+names cannot change, be it a comment, a space or a line ending.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from patcher.source import encoding_of, unreadable
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+TOKENS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)  # one object for all, with no position
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+class State(Enum):
+    """What there is to say about one place that a patch is for."""
+
+    REWRITTEN = "rewritten"
+    ALREADY = "already"
+    HUMAN = "needs a human"
+
+
+class Edit(NamedTuple):
+    """Replace the characters from `start` to `end` of a script's text."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Site(NamedTuple):
+    """One place, by its node, and what becomes of it; `imports_os` if the edits need an `import os`."""
+
+    state: State
+    node: ast.AST
+    why: str = ""
+    edits: Sequence[Edit] = ()
+    imports_os: bool = False
+
+
+class Unsure(Exception):
+    """Nobody but a human can say what is right here; a recogniser raises it, with the reason."""
+
+
+class Script:
+    """The text and the tree of a script.  Raises Problem where it has none, or text that edits might not fit.
+
+    `text` is without the BOM, and lines in it end as they do in the file.
+    """
+
+    def __init__(self, file: str, source: bytes):
+        self.file, self.source = file, source
+        self.encoding = encoding_of(file, source)
+        self.text = source.decode(self.encoding)
+        if self.text.encode(self.encoding) != source:
+            raise unreadable(file, 0, 0, f"{self.encoding} text that would not be written as it was read")
+        if "\r" in self.text.replace("\r\n", ""):
+            line = self.text.replace("\r\n", "\n").partition("\r")[0].count("\n") + 1
+            raise unreadable(file, line, 0, "a lone carriage return, which only some programs take for a line's end")
+        self.tree = parse(file, self.text)
+        self.newline = "\r\n" if self.text.partition("\n")[0].endswith("\r") else "\n"
+        self._lines = self.text.split("\n")
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self._by_type: dict[type, list] = {}
+        self._index()
+
+    def _index(self) -> None:
+        parents, by_type, todo = self.parents, self._by_type, [self.tree]
+        while todo:
+            parent = todo.pop()
+            by_type.setdefault(parent.__class__, []).append(parent)
+            for value in parent.__dict__.values():
+                if value.__class__ is list:
+                    for child in value:
+                        if isinstance(child, ast.AST) and not isinstance(child, TOKENS):
+                            parents[child] = parent
+                            todo.append(child)
+                elif isinstance(value, ast.AST) and not isinstance(value, TOKENS):
+                    parents[value] = parent
+                    todo.append(value)
+
+    # Nodes and their text.
+
+    def nodes(self, *kinds: type) -> list:
+        """All nodes of these types, in the order of the text."""
+        found = [node for kind in kinds for node in self._by_type.get(kind, ())]
+        return sorted(found, key=place)
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Where `node` begins and ends in `text`."""
+        return self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
+
+    def code(self, node: ast.AST) -> str:
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def line(self, number: int) -> str:
+        return self._lines[number - 1]
+
+    def line_start(self, number: int) -> int:
+        """Where line `number` begins; behind the last line, where the text ends."""
+        return min(self._starts[number - 1], len(self.text))
+
+    def column(self, node: ast.AST) -> int:
+        """The column of `node` in characters, from 1."""
+        return self.span(node)[0] - self.line_start(node.lineno) + 1
+
+    def _at(self, line: int, offset: int) -> int:
+        line = min(line, len(self._lines))  # in an f-string, Python before 3.12 may point anywhere
+        text = self._lines[line - 1]
+        if not text.isascii():  # offsets are in bytes of UTF-8
+            offset = len(text.encode()[:offset].decode(errors="replace"))
+        return self._starts[line - 1] + offset
+
+    # What is around a node.
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """From the parent of `node` to the module."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The statement that `node` is or is in."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def function(self, node: ast.AST) -> ast.AST:
+        """The innermost function whose body `node` is in, or the module."""
+        scope = self.scope(node)
+        while not isinstance(scope, (*FUNCTIONS, ast.Module)):
+            scope = self.scope(scope)
+        return scope
+
+    def in_f_string(self, node: ast.AST) -> bool:
+        """Whether `node` is in an f-string, inside which Python before 3.12 tells no positions."""
+        return any(isinstance(parent, ast.JoinedStr) for parent in self.ancestors(node))
+
+    def precedes(self, first: ast.AST, second: ast.AST) -> bool:
+        """Whether the statement of `first` has always run before that of `second`: one block holds both in order."""
+        first = self.statement(first)
+        block = self._block(first)
+        for node in (second, *self.ancestors(second)):
+            if isinstance(node, ast.stmt) and self._block(node) is block:
+                return first is not node and place(first) < place(node)
+        return False
+
+    def _block(self, statement: ast.stmt) -> list | None:
+        """The list of statements that `statement` stands in."""
+        for value in self.parents[statement].__dict__.values():
+            if value.__class__ is list and any(child is statement for child in value):
+                return value
+        return None
+
+    # Names and what binds them.
+
+    def scope(self, node: ast.AST) -> ast.AST:
+        """The function, lambda, class, comprehension or module in which a name at `node` would be looked up first."""
+        asked = below = node
+        for parent in self.ancestors(node):
+            if isinstance(parent, FUNCTIONS):
+                body = parent.body if isinstance(parent.body, list) else [parent.body]
+                # Defaults, annotations and decorators belong to the scope outside, parameters to the function.
+                parameter = isinstance(node, ast.arguments) and below is asked and isinstance(asked, ast.arg)
+                if parameter or any(child is node for child in body):
+                    return parent
+            elif isinstance(parent, ast.ClassDef):
+                if any(child is node for child in parent.body):
+                    return parent
+            elif isinstance(parent, COMPREHENSIONS):
+                return parent
+            below, node = node, parent
+        return self.tree
+
+    def binders(self, name: str) -> list[tuple[ast.AST, ast.AST]]:
+        """All that binds or unbinds `name`: (scope, node); a node is a target, parameter, definition or alias."""
+        found = []
+        for node in self._binding_nodes(name):
+            scope = self.scope(node)
+            while isinstance(scope, COMPREHENSIONS) and isinstance(self.parents[node], ast.NamedExpr):
+                scope = self.scope(scope)
+            found.append((self._declared(scope, name), node))
+        return found
+
+    def _binding_nodes(self, name: str) -> Iterator[ast.AST]:
+        for node in self._by_type.get(ast.Name, ()):
+            if node.id == name and not isinstance(node.ctx, ast.Load):
+                yield node
+        for node in self._by_type.get(ast.arg, ()):
+            if node.arg == name:
+                yield node
+        for node in self._by_type.get(ast.alias, ()):
+            if (node.asname or node.name.partition(".")[0]) == name:
+                yield node
+        for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler):
+            for node in self._by_type.get(kind, ()):
+                if node.name == name:
+                    yield node
+        for kind in (ast.MatchAs, ast.MatchStar):
+            for node in self._by_type.get(kind, ()):
+                if node.name == name:
+                    yield node
+        for node in self._by_type.get(ast.MatchMapping, ()):
+            if node.rest == name:
+                yield node
+
+    def _declared(self, scope: ast.AST, name: str) -> ast.AST:
+        """The scope that a name bound in `scope` belongs to: another one after `global` or `nonlocal`."""
+        for kind in (ast.Global, ast.Nonlocal):
+            for declaration in self._by_type.get(kind, ()):
+                if name in declaration.names and self.scope(declaration) is scope:
+                    outer = self.scope(scope)
+                    return self.tree if kind is ast.Global else self._declared(outer, name)
+        return scope
+
+    def lookup(self, name: str, node: ast.AST) -> tuple[ast.AST, list[ast.AST]]:
+        """The scope whose `name` is seen at `node`, and what binds it there; the module and nothing where none does."""
+        binders = self.binders(name)
+        first = scope = self.scope(node)
+        while True:
+            if scope is first or not isinstance(scope, ast.ClassDef):
+                declared = self._declared(scope, name)
+                here = [binder for owner, binder in binders if owner is declared]
+                if here or scope is self.tree:
+                    return declared, here
+            scope = self.scope(scope)
+
+    def lookup_in(self, name: str, scope: ast.AST) -> list[ast.AST]:
+        """What binds `name` in this very scope."""
+        return [binder for owner, binder in self.binders(name) if owner is scope]
+
+    def value_of(self, name: ast.Name) -> ast.expr | None:
+        """What a name stands for, where a single assignment `name = value` binds it."""
+        _, binders = self.lookup(name.id, name)
+        if len(binders) != 1:
+            return None
+        statement = self.parents.get(binders[0])
+        if isinstance(statement, ast.Assign) and binders[0] in statement.targets:
+            return statement.value
+        if isinstance(statement, ast.AnnAssign) and statement.target is binders[0]:
+            return statement.value
+        return None
+
+
+def parse(file: str, text: str) -> ast.Module:
+    """The tree of `text`.  Raises Problem where this Python does not compile it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text, file)
+    except SyntaxError as error:
+        raise unreadable(file, error.lineno or 0, error.offset or 0, _worded(error, text)) from None
+    except (RecursionError, MemoryError):
+        raise unreadable(file, 0, 0, "nested too deeply") from None
+    except ValueError as error:
+        raise unreadable(file, 0, 0, str(error)) from None
+    return tree
+
+
+def compile_tree(file: str, tree: ast.Module) -> None:
+    """Raise Problem where a tree does not compile: some mistakes are no mistakes of syntax."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(tree, file, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise unreadable(file, error.lineno or 0, error.offset or 0, error.msg) from None
+    except (RecursionError, MemoryError):
+        raise unreadable(file, 0, 0, "nested too deeply") from None
+
+
+def apply(text: str, edits: Sequence[Edit]) -> str:
+    """`text` with all of `edits`, which must not overlap; of two at one place the first comes first."""
+    parts, at = [], 0
+    for start, end, new in sorted(edits, key=lambda edit: edit[:2]):
+        if start < at:
+            raise ValueError("two edits overlap")
+        parts += [text[at:start], new]
+        at = end
+    return "".join([*parts, text[at:]])
+
+
+def place(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def last_name(node: ast.AST) -> str:
+    """`c` of `a.b.c` and of `c`; empty for anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def keyword(call: ast.Call, name: str) -> ast.keyword | None:
+    return next((keyword for keyword in call.keywords if keyword.arg == name), None)
+
+
+def integer(node: ast.AST) -> int | None:
+    """The value of an integer literal, with or without a sign."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        value = integer(node.operand)
+        return None if value is None else -value if isinstance(node.op, ast.USub) else value
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+
+
+def is_constant(node: ast.AST | None, *values) -> bool:
+    """Whether a node is a literal of one of these values; True is not 1."""
+    return isinstance(node, ast.Constant) and any(type(node.value) is type(v) and node.value == v for v in values)
+
+
+def _worded(error: SyntaxError, text: str) -> str:
+    lines = text.split("\n")
+    line = lines[error.lineno - 1] if error.lineno and error.lineno <= len(lines) else ""
+    if line.startswith(("<<<<<<< ", "=======", ">>>>>>> ")):
+        return "a merge that nobody has finished: its markers are still there"
+    return error.msg
