@@ -56,8 +56,9 @@ def rewrite(file: str, source: bytes, patches: Sequence[str], options: Options |
     try:
         script = Script(file, source)
         found = _sites(script, patches, options)
-        findings = tuple(
-            Finding(name, site.state, site.node.lineno, script.column(site.node), site.why) for name, site in found
+        findings = sorted(
+            (Finding(name, site.state, site.node.lineno, script.column(site.node), site.why) for name, site in found),
+            key=lambda finding: (finding.line, finding.column),
         )
         edits = [edit for _, site in found for edit in site.edits]
         if not edits:

@@ -30,7 +30,9 @@ def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[File]:
     for path in paths:
         for file in _at(path):
             if not excluded(file.path, exclude):
-                found.setdefault(os.path.realpath(file.path) if file.path != STDIN else STDIN, file)
+                key = os.path.realpath(file.path) if file.path != STDIN else STDIN
+                if key not in found or (file.named and not found[key].named):
+                    found[key] = file
     return list(found.values())
 
 

@@ -12,7 +12,7 @@ TAKE_A_DEVICE = {"cuda", "set_device", "to", "device", "load", "DataParallel", "
 
 
 def edits(script: Script, arguments: Arguments, home: int) -> list[Edit]:
-    """What makes the home device, which was `home`, the first of `args.gpus`.  Raises Unsure where it is not certain."""
+    """What moves the home device from `home` to the first of `args.gpus`.  Raises Unsure where that is not certain."""
     found = []
     for node, index in _fixed(script):
         what = f"{script.code(node)} in line {node.lineno}"

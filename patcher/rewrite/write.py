@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Sequence
 
 try:
     import fcntl
@@ -22,17 +23,27 @@ def read(path: str) -> tuple[bytes, os.stat_result]:
         return file.read(), os.fstat(file.fileno())
 
 
+def refuse(path: str, was: os.stat_result, roots: Sequence[str] = ()) -> None:
+    """Raise Refused where a file should not be replaced.
+
+    That is where it has other names that would keep the old bytes, where it is write-protected, and where it is
+    a symbolic link that leads out of `roots`, if there are any.
+    """
+    target = os.path.realpath(path)
+    if roots and os.path.islink(path) and not any(os.path.commonpath([target, root]) == root for root in roots):
+        raise Refused(f"a symbolic link to {target}, which is outside of what was asked for")
+    if was.st_nlink > 1:
+        raise Refused(f"the file has {was.st_nlink} names (hard links), and the others would keep the old text")
+    if not os.access(target, os.W_OK):
+        raise Refused("the file is write-protected")
+
+
 def replace(path: str, content: bytes, was: os.stat_result) -> None:
     """Put `content` into the file at `path`, which keeps mode and owner; a symbolic link stays, its target is replaced.
 
-    Raises Refused where the file is no longer what `was` says, where it has other names that would keep the old
-    bytes, and where it may not be written; OSError where the system fails.
+    Raises Refused where the file is no longer what `was` says, OSError where the system fails.
     """
     path = os.path.realpath(path)
-    if was.st_nlink > 1:
-        raise Refused(f"the file has {was.st_nlink} names (hard links), and the others would keep the old text")
-    if not os.access(path, os.W_OK):
-        raise Refused("the file is write-protected")
     folder, name = os.path.split(path)
     new = os.path.join(folder, f".{name}.patcher-new")  # a killed run leaves it, the next one writes over it
     fd = _open(new)
