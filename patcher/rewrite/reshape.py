@@ -1,12 +1,12 @@
 """`correct[:k].view(-1)` in anybody's script: the slice is not contiguous since torch 1.7, and `view` raises.
 
 Where the slice may lie in memory in any order, `reshape` gives what `view` would have given, or a copy where `view`
-would have raised: so wherever a site is one, the edit is right.  A site is a slice with a bound whose tensor is about
+would have raised: so wherever a site is one, the edit is right.  A site is a slice whose tensor is about
 hits: its name says so (correct, hit, match), or the script makes it by a comparison or by turning another tensor.
 
-A slice is known to be contiguous, and left alone, by this rule: all that binds the tensor's name where it is seen
-is a call of `.contiguous()` or of a function that makes a new tensor (torch.zeros and the like), and nothing but the
-first dimension is sliced.  The rule that matters is the last binding only, where that one surely runs last.
+A slice is known to be contiguous, and left alone, by this rule: nothing but the first dimension is sliced, and all
+that binds the tensor's name in its scope is a call of `.contiguous()` or of a function that makes a new tensor
+(torch.zeros and the like); or the last binding is one, and surely runs after all others and before the slice is taken.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def _below_layout(node: ast.expr) -> ast.expr:
 
 
 def _takes_part(node: ast.expr) -> bool:
-    """A subscript with a slice that has a bound."""
+    """A subscript with a slice that is not the whole."""
     return isinstance(node, ast.Subscript) and any(
-        isinstance(p, ast.Slice) and (p.lower or p.upper) for p in _parts(node)
+        isinstance(p, ast.Slice) and (p.lower or p.upper or p.step) for p in _parts(node)
     )
 
 
@@ -88,7 +88,7 @@ def _about_hits(script: Script, tensor: ast.expr) -> bool:
         _, binders = script.lookup(tensor.id, tensor)
         values = (getattr(script.parents[binder], "value", None) for binder in binders)
         return any(isinstance(value, ast.expr) and _compares_or_turns(value) for value in values)
-    return not isinstance(tensor, ast.Attribute) and _compares_or_turns(tensor)
+    return _compares_or_turns(tensor)
 
 
 def _compares_or_turns(value: ast.expr) -> bool:
