@@ -39,8 +39,14 @@ CALLS = [  # what is passed to add_argument, before and after
     ("'''--local_rank''', default=-1, type=int", f"'''--local_rank''', default=int({ENV}-1)), type=int"),
     ('r"--local_rank", type=int, default=0', f'r"--local_rank", type=int, default=int({ENV}0))'),
     ('"--local-rank", type=int, default=0', f'"--local-rank", type=int, default=int({ENV}0))'),
-    ('"--local_rank", "--local-rank", type=int, default=0', f'"--local_rank", "--local-rank", type=int, default=int({ENV}0))'),
-    ('"--local-rank", "--local_rank", default=0, type=int', f'"--local-rank", "--local_rank", default=int({ENV}0)), type=int'),
+    (
+        '"--local_rank", "--local-rank", type=int, default=0',
+        f'"--local_rank", "--local-rank", type=int, default=int({ENV}0))',
+    ),
+    (
+        '"--local-rank", "--local_rank", default=0, type=int',
+        f'"--local-rank", "--local_rank", default=int({ENV}0)), type=int',
+    ),
     ('"-r", "--local_rank", default=0, type=int', f'"-r", "--local_rank", default=int({ENV}0)), type=int'),
     ('"--local_rank", dest="local_rank", default=0', f'"--local_rank", dest="local_rank", default=int({ENV}0))'),
     ('"--local_rank", dest="localrank", default=0', f'"--local_rank", dest="localrank", default=int({ENV}0))'),
@@ -55,8 +61,14 @@ CALLS = [  # what is passed to add_argument, before and after
     ('"--local_rank", type=int, required=True', f'"--local_rank", type=int, default=int({ENV}0))'),
     ('"--local_rank", required=True, type=int, help="x"', f'"--local_rank", default=int({ENV}0)), type=int, help="x"'),
     ('"--local_rank", required=True', f'"--local_rank", default={ENV}"0")'),
-    ('"--local_rank", type=int, default=1, required=True', f'"--local_rank", type=int, default=int({ENV}1)), required=False'),
-    ('"--local_rank", type=int, required=False, default=0', f'"--local_rank", type=int, required=False, default=int({ENV}0))'),
+    (
+        '"--local_rank", type=int, default=1, required=True',
+        f'"--local_rank", type=int, default=int({ENV}1)), required=False',
+    ),
+    (
+        '"--local_rank", type=int, required=False, default=0',
+        f'"--local_rank", type=int, required=False, default=int({ENV}0))',
+    ),
     # the variable is a string, and becomes what a flag becomes
     ('"--local_rank", type=int, default="0"', f'"--local_rank", type=int, default=int({ENV}"0"))'),
     ('"--local_rank", default="0"', f'"--local_rank", default={ENV}"0")'),
@@ -74,12 +86,12 @@ def test_option_takes_its_default_from_the_launcher(receiver, before, after):
 
 LAYOUTS = [
     (
-        'parser.add_argument(\n    "--local_rank",  # from the launcher\n    default=-1,  # none\n    type=int,\n)\n',
-        f'parser.add_argument(\n    "--local_rank",  # from the launcher\n    default=int({ENV}-1)),  # none\n    type=int,\n)\n',
+        'parser.add_argument(\n    "--local_rank",  # launcher\n    default=-1,  # none\n    type=int,\n)\n',
+        f'parser.add_argument(\n    "--local_rank",  # launcher\n    default=int({ENV}-1)),  # none\n    type=int,\n)\n',
     ),
     (
-        'parser.add_argument("--local_rank",\n                    type=int,  # a number\n                    help="x")\n',
-        'parser.add_argument("--local_rank",\n                    type=int,  # a number\n'
+        'parser.add_argument("--local_rank",\n                    type=int,  # one\n                    help="x")\n',
+        'parser.add_argument("--local_rank",\n                    type=int,  # one\n'
         f'                    default={NONE},\n                    help="x")\n',
     ),
     (
@@ -138,7 +150,7 @@ LEFT = [
     'parser.add_option("--local_rank", default=0)  # optparse has no add_argument',
     'add_argument("--local_rank", default=0)',
     "# parser.add_argument('--local_rank', default=0)",
-    "text = \"\"\"\nparser.add_argument('--local_rank', default=0)\n\"\"\"",
+    'text = """\nparser.add_argument(\'--local_rank\', default=0)\n"""',
     'subprocess.run(["--local_rank", "0"])  # add_argument',
     "opts.append('--local_rank'); x.add_argument('y', default='--local_rank')",
 ]
@@ -162,7 +174,7 @@ ALREADY = [
     'e = os.environ\nrank = e.get("LOCAL_RANK", 0)\nlocal = int(rank)\np.add_argument("--local_rank", default=local)',
     'def f():\n    r = int(os.environ["LOCAL_RANK"])\n    p.add_argument("--local_rank", default=r)',
     'def rank():\n    return os.getenv("LOCAL_RANK")\np.add_argument("--local_rank", default=rank())',
-    'p.add_argument("--local_rank", default=-1)\nargs = p.parse_args()\nargs.local_rank = int(os.environ["LOCAL_RANK"])',
+    'p.add_argument("--local_rank", default=-1)\na = p.parse_args()\na.local_rank = int(os.environ["LOCAL_RANK"])',
     'p.add_argument("--local_rank", default=-1)\na = p.parse_args()\n'
     'if "LOCAL_RANK" in os.environ:\n    a.local_rank = int(os.environ["LOCAL_RANK"])',
 ]
@@ -195,7 +207,8 @@ HUMAN = [
     ('p.add_argument("--local_rank", default=0)\np.set_defaults(local_rank=3)', "set_defaults"),
     ('p = Options()\np.add_argument("--local_rank", default=0)', "argparse"),
     ('p.add_argument("--local_rank", 0, "the rank", default=0, env="X")', "argparse"),
-    ('print(f"{p.add_argument(\'--local_rank\', default=0)}")', "f-string"),
+    ('p.add_argument("--local_rank", required=  # yes\nTrue)', "comment"),
+    ("print(f\"{p.add_argument('--local_rank', default=0)}\")", "f-string"),
 ]
 
 
@@ -223,8 +236,8 @@ IMPORTS = [  # what stands before the option, before and after
     ('"""About\nit."""\n\nimport torch\n', '"""About\nit."""\n\nimport os\nimport torch\n'),
     ("from __future__ import annotations\n", "from __future__ import annotations\nimport os\n"),
     (
-        '"""About."""\nfrom __future__ import annotations\nfrom __future__ import division\n\nimport torch\n',
-        '"""About."""\nfrom __future__ import annotations\nfrom __future__ import division\n\nimport os\nimport torch\n',
+        '"""About."""\nfrom __future__ import annotations\nfrom __future__ import division\n\nimport sys\n',
+        '"""About."""\nfrom __future__ import annotations\nfrom __future__ import division\n\nimport os\nimport sys\n',
     ),
     ("import argparse\nimport torch\n", "import argparse\nimport os\nimport torch\n"),
     ("import argparse, time\nimport torch\n", "import argparse, time\nimport os\nimport torch\n"),
@@ -329,7 +342,10 @@ SPELLINGS = [
     ('"--local_rank", default=0', f'"--local_rank", "--local-rank", default=int({ENV}0))'),
     ("'--local-rank', default=0", f"'--local-rank', '--local_rank', default=int({ENV}0))"),
     ('"--local_rank"', '"--local_rank", "--local-rank", default=os.environ.get("LOCAL_RANK")'),
-    ('"--local_rank", default=os.environ["LOCAL_RANK"]', '"--local_rank", "--local-rank", default=os.environ["LOCAL_RANK"]'),
+    (
+        '"--local_rank", default=os.environ["LOCAL_RANK"]',
+        '"--local_rank", "--local-rank", default=os.environ["LOCAL_RANK"]',
+    ),
     ('"--local_rank", "--local-rank", default=0', f'"--local_rank", "--local-rank", default=int({ENV}0))'),
 ]
 

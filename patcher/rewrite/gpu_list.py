@@ -16,11 +16,11 @@ from collections.abc import Iterator
 
 from patcher.rewrite import home_device
 from patcher.rewrite.arguments import Arguments
-from patcher.rewrite.script import Edit, Script, Site, State, Unsure, integer, is_constant, keyword, last_name
+from patcher.rewrite.script import Edit, Script, Site, State, Unsure, integer, is_constant, keyword, last_name, place
 
 NEEDLES = (
-    (b"torch", b"ataParallel", b"cuda"),
-    (b"gpu", b"GPU", b"Gpu", b"device", b"Device", b"DEVICE", b"cuda_", b"dev_id", b"ataParallel"),
+    (b"torch", b"ataParallel", b"ata_parallel", b"cuda"),
+    (b"gpu", b"GPU", b"Gpu", b"device", b"Device", b"DEVICE", b"cuda_", b"dev_id", b"ataParallel", b"ata_parallel"),
 )
 NAMES = re.compile(
     r"_*(?:\w+_)?(?:gpus?|gpu_?ids?|gpu_?(?:id_?)?(?:list|lst|idx|indices|devices?)|device_?(?:ids?|list|idx|indices)|"
@@ -40,7 +40,7 @@ def sites(script: Script) -> Iterator[Site]:
     if not lists:
         return
     try:
-        yield from _rewritten(script, lists)
+        yield from list(_rewritten(script, sorted(lists, key=lambda found: place(found[0]))))  # all of them or none
     except Unsure as unsure:
         for value, _ in lists:
             yield Site(State.HUMAN, value, str(unsure))
@@ -65,17 +65,20 @@ def _rewritten(script: Script, lists: list[tuple[ast.expr, ast.AST]]) -> Iterato
     for number, (value, _) in enumerate(lists):
         args = f"{arguments.name_at(value)}.gpus"
         code = f"tuple({args})" if isinstance(value, ast.Tuple) or _is_call(value, "tuple") else args
-        edit = Edit(*script.span(value), code)
+        # Comments in the first list move with it, to the option.
+        edit = script.replacing(value, code) if number else Edit(*script.span(value), code)
         why = "comes from an option --gpus, with this list as its default"
         yield Site(State.REWRITTEN, value, why, [edit] if number else [edit, *edits])
 
 
 def _option(script: Script, value: ast.expr, arguments: Arguments) -> list[str]:
-    """The lines of the option, for a parser of this name."""
+    """The lines of the option, for the parser of these arguments."""
+    code = script.code(value)
+    default = repr(_ids(value)) if "#" not in code else code if isinstance(value, ast.List) else f"list({code})"
     head = f"{arguments.parser}.add_argument("
     gap = " " * len(head)
     return [
-        f"{head}'--gpus', default={_ids(value)!r}, metavar='IDS',",
+        f"{head}'--gpus', default={default}, metavar='IDS',",
         f"{gap}type=lambda ids: [int(i) for i in ids.split(',')],",
         f"{gap}help='GPUs to use, such as 0,1: the first one holds the model and gathers the outputs')",
     ]
@@ -162,8 +165,8 @@ def _feeds_visible_devices(script: Script, holder: ast.AST) -> bool:
     names = {last_name(holder)}
     setting = [
         statement
-        for constant in script.nodes(ast.Constant)
-        if constant.value == "CUDA_VISIBLE_DEVICES"
+        for constant in script.nodes(ast.Constant, ast.keyword)
+        if "CUDA_VISIBLE_DEVICES" in (getattr(constant, "value", None), getattr(constant, "arg", None))
         for statement in [script.statement(constant)]
     ]
     if not setting:

@@ -72,12 +72,14 @@ def _site(script: Script, call: ast.Call) -> Site:
     if required is not None and not is_constant(required.value, False):
         if not is_constant(required.value, True):
             raise Unsure(f"required={script.code(required.value)}: whether the default is used is not certain")
-        start, end = script.span(required.value if default is not None else required)
-        edits.append(Edit(start, end, "False" if default is not None else f"default={value}"))
+        if default is None:
+            edits.append(script.replacing(required, f"default={value}"))
+        else:
+            edits.append(script.replacing(required.value, "False"))
     elif default is None:
         edits.append(_added(script, call, f"default={value}"))
     if default is not None:
-        edits.append(Edit(*script.span(default.value), value))
+        edits.append(script.replacing(default.value, value))
     return Site(State.REWRITTEN, call, "takes its default from LOCAL_RANK", edits, imports_os)
 
 

@@ -105,6 +105,12 @@ class Script:
         start, end = self.span(node)
         return self.text[start:end]
 
+    def replacing(self, node: ast.AST, text: str) -> Edit:
+        """Put `text` in the place of `node`.  Raises Unsure where a comment stands in it, which would be lost."""
+        if "#" in self.code(node):
+            raise Unsure("there is a comment in what would be replaced")
+        return Edit(*self.span(node), text)
+
     def line(self, number: int) -> str:
         return self._lines[number - 1]
 
