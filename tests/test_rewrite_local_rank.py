@@ -86,8 +86,8 @@ def test_option_takes_its_default_from_the_launcher(receiver, before, after):
 
 LAYOUTS = [
     (
-        'parser.add_argument(\n    "--local_rank",  # launcher\n    default=-1,  # none\n    type=int,\n)\n',
-        f'parser.add_argument(\n    "--local_rank",  # launcher\n    default=int({ENV}-1)),  # none\n    type=int,\n)\n',
+        'parser.add_argument(\n    "--local_rank",  # rank\n    default=-1,  # none\n    type=int,\n)\n',
+        f'parser.add_argument(\n    "--local_rank",  # rank\n    default=int({ENV}-1)),  # none\n    type=int,\n)\n',
     ),
     (
         'parser.add_argument("--local_rank",\n                    type=int,  # one\n                    help="x")\n',
