@@ -157,7 +157,7 @@ REFUSED = {
     "null byte": (OLD + b"x = '\0'\n", 4, "null bytes"),
     "unfinished": (OLD + b"def f(:\n", 4, "invalid syntax"),
     "indentation": (OLD + b" x = 1\n", 4, "unexpected indent"),
-    "does not compile": (OLD + b"return\n", 4, "'return' outside function"),
+    "does not compile": (b"def f(a, a):\n    correct[:k].view(-1)\n", 1, "duplicate argument"),
     "too deep": (OLD + b"(" * 3000 + b")" * 3000 + b"\n", 4, "too many nested"),
     "cut off utf-16": (b"\xff\xfe" + OLD, 1, "0xff"),
 }

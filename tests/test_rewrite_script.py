@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_patches import make, once
 
+from patcher.problem import Problem
 from patcher.rewrite.core import PATCHES, rewrite
 from patcher.rewrite.script import Edit, Script, State, apply
 
@@ -159,6 +160,28 @@ def test_edits_by_position_are_those_of_the_patches_of_the_series(source):
     assert done.problem is None
     expected = once(source, make("local_rank_from_env", fallback=True))
     assert done.after == once(expected, make("reshape_topk"))
+
+
+@settings(deadline=None, max_examples=150)
+@given(script(), st.data())
+def test_statements_that_are_parsed_anew_give_the_tree_of_the_whole(source, data):
+    before = Script("script.py", source)
+    names = [node for node in before.nodes(ast.Name, ast.Constant) if node.lineno == node.end_lineno]
+    chosen = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=4)) if names else []
+    new = st.sampled_from(["x", "(ä, '#')", "f(1, 2)[:k]", "(x,\n y)"])
+    edits = [
+        Edit(*before.span(node), data.draw(new)) for node in chosen if not isinstance(before.parents[node], ast.Expr)
+    ]
+    text = apply(before.text, edits)
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # an assignment to a number, say
+        with pytest.raises(Problem):
+            before.edited(edits)
+        return
+    after = before.edited(edits)
+    assert after.text == text
+    assert ast.dump(after.tree, include_attributes=True) == ast.dump(tree, include_attributes=True)
 
 
 def comments(source: bytes) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from patcher.problem import Problem
 from patcher.rewrite import gpu_list, local_rank, reshape
 from patcher.rewrite.environment import import_os
-from patcher.rewrite.script import Script, Site, State, apply, compile_tree
+from patcher.rewrite.script import Edit, Script, Site, State, compile_tree
 
 Options = Mapping[str, Mapping]  # by patch
 PATCHES = {
@@ -65,8 +64,7 @@ def rewrite(file: str, source: bytes, patches: Sequence[str], options: Options |
             return Rewritten(source, source, findings)
         if any(site.imports_os for _, site in found):
             edits.append(import_os(script))
-        after = apply(script.text, edits).encode(script.encoding)
-        _prove(script, after, patches, options, found)
+        after = _proved(script, edits, patches, options, found)
         return Rewritten(source, after, findings)
     except Problem as problem:
         return Rewritten(source, source, (), problem)
@@ -76,15 +74,18 @@ def _sites(script: Script, patches: Sequence[str], options: Options) -> list[tup
     return [(name, site) for name in patches for site in PATCHES[name].sites(script, **options.get(name, {}))]
 
 
-def _prove(script: Script, after: bytes, patches, options, found: list[tuple[str, Site]]) -> None:
-    """Raise Problem unless the result compiles, and a second run finds in it what the first has left, and no more."""
-    result = Script(script.file, after)
-    again = _sites(result, patches, options)
+def _proved(script: Script, edits: Sequence[Edit], patches, options, found: list[tuple[str, Site]]) -> bytes:
+    """The script after `edits`.
+
+    Raises Problem unless that compiles, and a second run finds in it what the first has left, and no more.
+    """
+    result = script.edited(edits)
     try:
-        compile_tree(script.file, result.tree)
+        compile_tree(script.file, result.fresh)
     except Problem as problem:
-        compile_tree(script.file, ast.parse(script.text))  # was it so before?  Then that is what is to be said
+        compile_tree(script.file, script.tree)  # was it so before?  Then that is what is to be said
         raise Problem(f"a fault of patcher: the result does not compile: {problem.message}", file=script.file) from None
+    again = _sites(result, patches, options)
 
     def unsure(sites):
         return sorted((name, site.why) for name, site in sites if site.state is State.HUMAN)
@@ -93,3 +94,4 @@ def _prove(script: Script, after: bytes, patches, options, found: list[tuple[str
     if more or len(again) != len(found) or len(unsure(again)) != len(unsure(found)):
         why = "a fault of patcher: a second run would not be content with the first"
         raise Problem(why, file=script.file, line=(more or [0])[0])
+    return result.text.encode(script.encoding)

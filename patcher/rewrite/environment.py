@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from patcher.rewrite.script import FUNCTIONS, Edit, Script, Unsure
+from patcher.rewrite.script import FUNCTIONS, Edit, Script, Unsure, first_line
 
 
 def environ_at(script: Script, node: ast.AST) -> tuple[str, bool]:
@@ -35,7 +35,7 @@ def import_os(script: Script) -> Edit:
             break
         at += 1
     if at == start and at < len(body) and (at == 0 or isinstance(body[at], (ast.Import, ast.ImportFrom))):
-        line = _first_line(body[at])
+        line = first_line(body[at])
         while at and script.line(line - 1).lstrip().startswith("#"):
             line -= 1  # what is said of the first import stays with it
     else:
@@ -53,9 +53,9 @@ def imports_in_time(script: Script, node: ast.AST) -> bool:
 def _aliases(script: Script) -> list[ast.alias]:
     """What may stand for `os`, or for its `environ`, somewhere in the script."""
     found = []
-    for statement in script.nodes(ast.Import):
+    for statement in script.nodes(ast.Import, near=["os"]):
         found += [a for a in statement.names if a.name == "os" or (a.name.startswith("os.") and a.asname is None)]
-    for statement in script.nodes(ast.ImportFrom):
+    for statement in script.nodes(ast.ImportFrom, near=["os"]):
         of_os = statement.module == "os" and not statement.level
         found += [a for a in statement.names if of_os and a.name == "environ"]
     return found
@@ -95,11 +95,6 @@ def _end_of_preamble(body: list[ast.stmt]) -> int:
             break
         at = index + 1
     return at
-
-
-def _first_line(statement: ast.stmt) -> int:
-    """The first line of a statement, its decorators included."""
-    return min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
 
 
 def _line(script: Script, binder: ast.AST) -> int:

@@ -34,7 +34,7 @@ OF_ARGPARSE = {"action", "nargs", "const", "default", "type", "choices", "requir
 
 def sites(script: Script, both_spellings: bool = False) -> Iterator[Site]:
     """Every argparse option of one of the two spellings that means the local rank."""
-    calls = [call for call in script.nodes(ast.Call) if _adds(script, call) and _spelled(call)]
+    calls = [call for call in script.nodes(ast.Call, near=SPELLINGS) if _adds(script, call) and _spelled(call)]
     missing = set(SPELLINGS) - {s.value for call in calls for s in _spelled(call)} if both_spellings else set()
     for call in calls:
         try:
@@ -211,7 +211,7 @@ def _reads_environment(script: Script, value: ast.expr, seen: tuple[str, ...] = 
 
 def _assigned_from_environment(script: Script) -> bool:
     """Whether the script itself puts LOCAL_RANK into `args.local_rank` once that is parsed."""
-    for statement in script.nodes(ast.Assign):
+    for statement in script.nodes(ast.Assign, near=["local_rank"]):
         to_it = any(isinstance(t, ast.Attribute) and t.attr == "local_rank" for t in statement.targets)
         if to_it and any(is_constant(node, VARIABLE) for node in ast.walk(statement.value)):
             return True
@@ -220,5 +220,6 @@ def _assigned_from_environment(script: Script) -> bool:
 
 def _set_elsewhere(script: Script) -> bool:
     return any(
-        last_name(call.func) == "set_defaults" and keyword(call, "local_rank") for call in script.nodes(ast.Call)
+        last_name(call.func) == "set_defaults" and keyword(call, "local_rank")
+        for call in script.nodes(ast.Call, near=["set_defaults"])
     )

@@ -26,7 +26,7 @@ FIXED = ("reshape", "flatten", "ravel")
 
 def sites(script: Script) -> Iterator[Site]:
     """Every slice of hits that is flattened."""
-    for call in script.nodes(ast.Call):
+    for call in script.nodes(ast.Call, near=(".view", ".reshape")):
         if not isinstance(call.func, ast.Attribute) or call.keywords:
             continue
         method, base = call.func.attr, _below_layout(call.func.value)

@@ -8,11 +8,14 @@ names cannot change, be it a comment, a space or a line ending.
 from __future__ import annotations
 
 import ast
+import bisect
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from patcher.problem import Problem
 from patcher.source import encoding_of, unreadable
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -62,21 +65,72 @@ class Script:
         self.text = source.decode(self.encoding)
         if self.text.encode(self.encoding) != source:
             raise unreadable(file, 0, 0, f"{self.encoding} text that would not be written as it was read")
-        if "\r" in self.text.replace("\r\n", ""):
+        if "\r" in self.text and "\r" in self.text.replace("\r\n", ""):
             line = self.text.replace("\r\n", "\n").partition("\r")[0].count("\n") + 1
             raise unreadable(file, line, 0, "a lone carriage return, which only some programs take for a line's end")
-        self.tree = parse(file, self.text)
         self.newline = "\r\n" if self.text.partition("\n")[0].endswith("\r") else "\n"
+        self._hold(parse(file, self.text))
+        self.fresh = self.tree
+
+    def _hold(self, tree: ast.Module) -> None:
+        """Take `tree` for the tree of `text`."""
+        self.tree = tree
         self._lines = self.text.split("\n")
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line) + 1)
-        self.parents: dict[ast.AST, ast.AST] = {}
+        self.parents: dict[ast.AST, ast.AST] = dict.fromkeys(tree.body, tree)
         self._by_type: dict[type, list] = {}
-        self._index()
+        self._unknown = dict.fromkeys(tree.body)  # top-level statements that nobody has looked into
 
-    def _index(self) -> None:
-        parents, by_type, todo = self.parents, self._by_type, [self.tree]
+    def edited(self, edits: Sequence[Edit]) -> Script:
+        """This script after `edits`, with `fresh` for a module of what had to be parsed anew.
+
+        Where no line is added or taken away, that is only the lines of the top-level statements with an edit in them: a
+        statement begins at the margin with no bracket or string open, so the file parses if its statements do.
+        Raises Problem where they do not.
+        """
+        text = apply(self.text, edits)
+        if any("\n" in edit.text or "\n" in self.text[edit.start : edit.end] for edit in edits):
+            return Script(self.file, text.encode(self.encoding))
+        new = copy.copy(self)
+        new.text = text
+        new._hold(ast.Module(list(self.tree.body), []))
+        lines = [bisect.bisect_right(self._starts, edit.start) for edit in edits]
+        new.fresh = ast.Module([], [])
+        at = 0
+        while at < len(self.tree.body):
+            end = self._end_of_lines(at)
+            first, last = first_line(self.tree.body[at]), self.tree.body[end - 1].end_lineno
+            if any(first <= line <= last for line in lines):
+                block = text[new.line_start(first) : new.line_start(last + 1)]
+                body = parse(self.file, "\n" * (first - 1) + block).body
+                if len(body) != end - at:
+                    raise Problem("a fault of patcher: an edit has made other statements", file=self.file, line=first)
+                new.tree.body[at:end] = body
+                new.fresh.body += body
+            at = end
+        new._hold(new.tree)
+        return new
+
+    def _end_of_lines(self, at: int) -> int:
+        """Behind the last of the top-level statements that share lines with number `at`."""
+        body = self.tree.body
+        end = at + 1
+        while end < len(body) and body[end].lineno == body[end - 1].end_lineno:
+            end += 1
+        return end
+
+    def _look_into(self, words: Sequence[str] | None) -> None:
+        """Index the top-level statements in whose text one of `words` is, or all: to walk through a script is slow."""
+        for statement in list(self._unknown):
+            first, end = self._starts[first_line(statement) - 1], self._starts[statement.end_lineno]
+            if words is None or any(self.text.find(word, first, end) >= 0 for word in words):
+                del self._unknown[statement]
+                self._index(statement)
+
+    def _index(self, statement: ast.stmt) -> None:
+        parents, by_type, todo = self.parents, self._by_type, [statement]
         while todo:
             parent = todo.pop()
             by_type.setdefault(parent.__class__, []).append(parent)
@@ -92,8 +146,12 @@ class Script:
 
     # Nodes and their text.
 
-    def nodes(self, *kinds: type) -> list:
-        """All nodes of these types, in the order of the text."""
+    def nodes(self, *kinds: type, near: Sequence[str] | None = None) -> list:
+        """All nodes of these types in the order of the text; or those in top-level statements with a word of `near`.
+
+        The second is for what cannot be without such a word, and may give more than that.
+        """
+        self._look_into(near)
         found = [node for kind in kinds for node in self._by_type.get(kind, ())]
         return sorted(found, key=place)
 
@@ -192,6 +250,8 @@ class Script:
 
     def binders(self, name: str) -> list[tuple[ast.AST, ast.AST]]:
         """All that binds or unbinds `name`: (scope, node); a node is a target, parameter, definition or alias."""
+        # A name that is not ASCII may be spelled in several ways.
+        self._look_into([name] if name.isascii() and self.text.isascii() else None)
         found = []
         for node in self._binding_nodes(name):
             scope = self.scope(node)
@@ -300,6 +360,11 @@ def apply(text: str, edits: Sequence[Edit]) -> str:
 
 def place(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def first_line(statement: ast.stmt) -> int:
+    """The first line of a statement, its decorators included."""
+    return min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
 
 
 def last_name(node: ast.AST) -> str:

@@ -67,7 +67,6 @@ def replace(path: str, content: bytes, was: os.stat_result) -> None:
         with contextlib.suppress(OSError):
             os.unlink(new)
         raise
-    _sync(folder)
 
 
 def _open(new: str) -> int:
@@ -88,13 +87,3 @@ def _open(new: str) -> int:
         except OSError:  # a file system without locks
             return fd
         os.close(fd)
-
-
-def _sync(folder: str) -> None:
-    """Make the renaming last through a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
