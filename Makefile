@@ -22,6 +22,7 @@ lint: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/apply.py
+	$(BIN)/python benchmarks/engine.py
 
 # pip never replaces a pinned torch: the pins stand in setup.cfg, and a change there makes this run again.
 $(VENV)/ready: EXTRAS = dev

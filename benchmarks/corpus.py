@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 import sysconfig
 import warnings
 from pathlib import Path
@@ -29,31 +30,27 @@ AFTER = BEFORE.replace("[:k].view(-1)", "[:k].reshape(-1)")
 PLAIN = "correct_k = correct[:k].view(-1).float().sum(0, keepdim=True)"
 WRITTEN = """# was: correct[:k].view(-1).sum()
         correct_k = (correct[:k]  # of the first
-                     .{}( -1 ).float().sum( 0, keepdim=True ))"""
+                     .view( -1 ).float().sum( 0, keepdim=True ))"""
 
 
-def make(folder: Path, files: int, matching: int) -> dict[str, bytes]:
-    """Write `files` files into `folder`, `matching` of them with a site; return what they should become."""
-    folder.mkdir(parents=True)
-    expected = {}
+def make(folder: Path, expected: Path, files: int, matching: int) -> None:
+    """Write files into `folder`, `matching` of them with a site, and into `expected` what they should become."""
     sources = _sources()
     for number in range(files):
         source = sources[number % len(sources)]
         name = f"d{number // 100:02}/f{number:04}.py"
-        (folder / name).parent.mkdir(exist_ok=True)
         before = after = source
         if (number + 1) * matching // files > number * matching // files:
-            written = number % 10 == 9
-            for old, new in ((BEFORE, AFTER),):
-                if written:
-                    old = old.replace(PLAIN, WRITTEN.format("view"))
-                    new = old.replace(".view( -1 )", ".reshape( -1 )")
-                before, after = source + old.encode(), source + new.encode()
+            old, new = BEFORE, AFTER
+            if number % 10 == 9:
+                old = BEFORE.replace(PLAIN, WRITTEN)
+                new = old.replace(".view( -1 )", ".reshape( -1 )")
+            before, after = source + old.encode(), source + new.encode()
             if number % 20 == 19:
                 before, after = before.replace(b"\n", b"\r\n"), after.replace(b"\n", b"\r\n")
-        (folder / name).write_bytes(before)
-        expected[name] = after
-    return expected
+        for path, content in ((folder / name, before), (expected / name, after)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
 
 
 def _sources() -> list[bytes]:
@@ -81,3 +78,7 @@ def _parses(source: bytes) -> bool:
         return True
     except (SyntaxError, ValueError):
         return False
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
