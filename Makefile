@@ -33,4 +33,4 @@ $(VENV)/ready $(OLDEST)/ready: setup.cfg pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build demo dist *.egg-info .pytest_cache .hypothesis .ruff_cache
+	rm -rf $(VENV) $(OLDEST) .venv-bench build demo dist *.egg-info .pytest_cache .hypothesis .ruff_cache

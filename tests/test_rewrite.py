@@ -446,6 +446,23 @@ def test_script_from_stdin_goes_to_stdout_with_write(folder, source, after, code
     assert (b"needs a human" in done.stderr) == (code == 1)
 
 
+def test_stdin_is_read_beside_many_files(many, folder):
+    argv = [sys.executable, "-m", "patcher", "rewrite", "-j", "2", ".", "-"]
+    done = subprocess.run(argv, input=OLD, capture_output=True, env=environment(), cwd=many)
+    assert b"<stdin>: rewritten 2" in done.stdout
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github"])
+def test_name_that_is_no_text_is_shown_as_it_can_be(folder, process, form):
+    name = os.fsdecode(b"a\xff.py")
+    Path(name).write_bytes(OLD)
+    result = process("rewrite", "--format", form, ".", cwd=folder)
+    assert (result.code, result.err) == (1, "")
+    assert "a" in result.out and "xff" in result.out or "udcff" in result.out
+    assert process("rewrite", "--write", ".", cwd=folder).code == 0
+    assert Path(name).read_bytes() == NEW
+
+
 # Processes
 
 

@@ -137,6 +137,12 @@ def test_home_device_follows_the_list(before, after):
     assert rewritten(HEAD + before) == with_option(first) + after
 
 
+def test_visible_devices_that_are_set_before_are_no_hindrance():
+    head = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '2,3'\n"
+    expected = head + with_option("[0, 1]", current=True) + "m.cuda()\ngpus = args.gpus\n"
+    assert rewritten(head + HEAD + "m.cuda()\ngpus = [0, 1]\n") == expected
+
+
 @pytest.mark.parametrize("use", ["m.cuda()\n", "m.to('cuda')\n", "d = torch.device('cuda' if x else 'cpu')\n"])
 def test_current_device_is_made_the_home_device_where_the_script_means_it(use):
     source = HEAD + use + "nn.DataParallel(m, device_ids=[0, 1])\n"

@@ -78,7 +78,7 @@ def on_file(file: File, request: Request) -> Result:
         if request.write:
             write.replace(file.path, done.after, was)
             return Result(name, file.named, done.findings, None, True)
-        relative = name.removeprefix("./").lstrip("/")
+        relative = name.removeprefix("./").lstrip("/").encode("utf-8", "backslashreplace").decode()
         diff = unified.diff(source, done.after, f"a/{relative}", f"b/{relative}")
         return Result(name, file.named, done.findings, None, True, diff)
     except write.Refused as refused:
@@ -93,7 +93,7 @@ def on_file(file: File, request: Request) -> Result:
 def _results(files: Sequence[File], request: Request, jobs: int) -> Iterator[Result]:
     """In the order of the files, whatever the number of processes."""
     work = functools.partial(on_file, request=request)
-    if jobs == 1:
+    if jobs == 1 or any(file.path == STDIN for file in files):  # only this process has the stdin
         yield from map(work, files)
         return
     from concurrent.futures import ProcessPoolExecutor

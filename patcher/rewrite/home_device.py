@@ -28,12 +28,14 @@ def edits(script: Script, arguments: Arguments, home: int) -> list[Edit]:
         return found
     if home != 0:
         raise Unsure(f"line {current.lineno} means the current device, GPU 0, and the list begins with {home}")
-    if any(is_constant(node, "CUDA_VISIBLE_DEVICES") for node in script.nodes(ast.Constant)):
-        raise Unsure(f"CUDA_VISIBLE_DEVICES is used here, and line {current.lineno} means the current device")
     if any(last_name(call.func) in ("Process", "fork", "Pool") for call in script.nodes(ast.Call)):
         raise Unsure(f"line {current.lineno} means the current device, and this script starts processes")
     lines = ["if torch.cuda.is_available():", "    torch.cuda.set_device({}.gpus[0])"]
     statement, edit = arguments.behind_parsing(lines)
+    for node in script.nodes(ast.Constant, ast.keyword):
+        names = "CUDA_VISIBLE_DEVICES" in (getattr(node, "value", None), getattr(node, "arg", None))
+        if names and not script.precedes(node, statement):  # to set it once a device has been used is too late
+            raise Unsure(f"line {current.lineno} means the current device, and CUDA_VISIBLE_DEVICES is used after that")
     if not _has_torch(script, statement):
         raise Unsure(f"`torch` is not certainly imported in line {statement.lineno}")
     return [*found, edit]
