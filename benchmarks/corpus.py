@@ -40,13 +40,14 @@ def make(folder: Path, expected: Path, files: int, matching: int) -> None:
         source = sources[number % len(sources)]
         name = f"d{number // 100:02}/f{number:04}.py"
         before = after = source
-        if (number + 1) * matching // files > number * matching // files:
+        count = (number + 1) * matching // files
+        if count > number * matching // files:
             old, new = BEFORE, AFTER
-            if number % 10 == 9:
+            if count % 10 == 0:
                 old = BEFORE.replace(PLAIN, WRITTEN)
                 new = old.replace(".view( -1 )", ".reshape( -1 )")
             before, after = source + old.encode(), source + new.encode()
-            if number % 20 == 19:
+            if count % 20 == 0:
                 before, after = before.replace(b"\n", b"\r\n"), after.replace(b"\n", b"\r\n")
         for path, content in ((folder / name, before), (expected / name, after)):
             path.parent.mkdir(parents=True, exist_ok=True)

