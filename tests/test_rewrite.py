@@ -233,6 +233,16 @@ def test_hard_link_is_not_parted_silently(folder, patcher):
     assert os.stat("a.py").st_nlink == 2
 
 
+def test_write_protected_file_is_said_and_left(folder, patcher, monkeypatch):
+    put(folder, a=OLD)
+    monkeypatch.setattr(write.os, "access", lambda path, mode: False)  # as root everything may be written
+    for mode in ("--write", "--diff"):
+        result = patcher("rewrite", mode, "a.py")
+        assert result.code == 1
+        assert "a.py: not rewritten: the file is write-protected" in result.out
+    assert (folder / "a.py").read_bytes() == OLD
+
+
 def test_file_that_somebody_changes_meanwhile_is_left_as_they_made_it(folder):
     put(folder, a=OLD)
     source, was = write.read("a.py")
