@@ -518,6 +518,24 @@ def test_process_that_is_killed_is_said_and_leaves_whole_files(many, process):
         assert (many / f"f{number:03}.py").read_bytes() in (OLD, NEW)
 
 
+def test_interrupted_run_says_nothing_and_leaves_whole_files(many, process):
+    for number in range(150, 1500):
+        put(many, **{f"f{number:04}": OLD})
+    argv = [sys.executable, "-m", "patcher", "rewrite", "-j", "2", "--write", "."]
+    done = subprocess.Popen(
+        argv, cwd=many, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    while b".reshape" not in (many / "f000.py").read_bytes():
+        assert done.poll() is None
+    os.killpg(done.pid, signal.SIGINT)
+    out, err = done.communicate(timeout=60)
+    assert (done.returncode, out, err) == (130, b"", b"")
+    left = {path.read_bytes() for path in many.glob("f????.py")}
+    assert OLD in left
+    assert left <= {OLD, NEW}
+    assert not list(many.glob(".*"))
+
+
 def test_bar_is_shown_on_a_terminal_and_nowhere_else(many, process):
     pytest.importorskip("rich")
     for number in range(150, command.MANY + 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -99,7 +100,8 @@ def _results(files: Sequence[File], request: Request, jobs: int) -> Iterator[Res
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    with ProcessPoolExecutor(jobs) as pool:
+    # Ctrl-C is for this process to handle: the others finish the files that they are at.
+    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
         try:
             yield from pool.map(work, files, chunksize=AT_ONCE)
         except BrokenProcessPool:
@@ -109,16 +111,28 @@ def _results(files: Sequence[File], request: Request, jobs: int) -> Iterator[Res
             raise
 
 
-def _shown(results: Iterable[Result], total: int, text: bool) -> Iterable[Result]:
+def _shown(results: Iterable[Result], total: int, text: bool) -> Iterator[Result]:
     """The same results, with a bar that moves as they come: on a terminal, where there are many."""
-    if not text or total < MANY or not sys.stderr.isatty():
-        return results
+    bar = _bar() if text and total >= MANY and sys.stderr.isatty() else None
+    if bar is None:
+        yield from results
+        return
+    with bar:
+        task = bar.add_task("rewrite", total=total)
+        for number, result in enumerate(results, 1):
+            yield result
+            if number % AT_ONCE == 0 or number == total:
+                bar.update(task, completed=number, refresh=True)
+
+
+def _bar():
+    """A bar without a thread of its own, beside which processes could not be forked safely."""
     try:
         from rich.console import Console
-        from rich.progress import track
+        from rich.progress import Progress
     except ImportError:
-        return results
-    return track(results, "rewrite", total, console=Console(stderr=True), transient=True)
+        return None
+    return Progress(console=Console(stderr=True), transient=True, auto_refresh=False)
 
 
 def _roots(paths: Sequence[str]) -> tuple[str, ...]:
