@@ -6,7 +6,7 @@ import types
 import pytest
 
 from patcher.rewrite.core import rewrite
-from patcher.rewrite.script import State
+from patcher.rewrite.sites import State
 
 HEAD = """\
 import argparse

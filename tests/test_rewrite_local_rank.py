@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from patcher.rewrite.core import rewrite
-from patcher.rewrite.script import State
+from patcher.rewrite.sites import State
 
 ENV = 'os.environ.get("LOCAL_RANK", '
 NONE = 'int(os.environ["LOCAL_RANK"]) if "LOCAL_RANK" in os.environ else None'

@@ -3,7 +3,7 @@
 import pytest
 
 from patcher.rewrite.core import rewrite
-from patcher.rewrite.script import State
+from patcher.rewrite.sites import State
 
 
 def run(source: str):

@@ -13,7 +13,8 @@ from test_patches import make, once
 
 from patcher.problem import Problem
 from patcher.rewrite.core import PATCHES, rewrite
-from patcher.rewrite.script import Edit, Script, State, apply
+from patcher.rewrite.script import Script
+from patcher.rewrite.sites import Edit, State, apply
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 SAMPLE = sorted(path for path in LIBRARY.glob("*.py") if path.stat().st_size < 40_000)[::4]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from patcher.rewrite.script import FUNCTIONS, Edit, Script, Unsure, is_constant, keyword, last_name
+from patcher.rewrite.nodes import FUNCTIONS, is_constant, keyword, last_name
+from patcher.rewrite.script import Script
+from patcher.rewrite.sites import Edit, Unsure
 
 FUNCTION_DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

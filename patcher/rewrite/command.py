@@ -16,7 +16,7 @@ from patcher.rewrite import write
 from patcher.rewrite.core import PATCHES, concerns, rewrite
 from patcher.rewrite.files import STDIN, File, find
 from patcher.rewrite.report import Report, Result
-from patcher.rewrite.script import State
+from patcher.rewrite.sites import State
 
 FEW = 64  # files that are not worth a second process
 MANY = 200  # files that are worth a progress bar

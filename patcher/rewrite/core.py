@@ -8,7 +8,8 @@ from typing import NamedTuple
 from patcher.problem import Problem
 from patcher.rewrite import gpu_list, local_rank, reshape
 from patcher.rewrite.environment import import_os
-from patcher.rewrite.script import Edit, Script, Site, State, compile_tree
+from patcher.rewrite.script import Script, compile_tree
+from patcher.rewrite.sites import Edit, Site, State
 
 Options = Mapping[str, Mapping]  # by patch
 PATCHES = {

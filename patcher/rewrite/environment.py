@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from patcher.rewrite.script import FUNCTIONS, Edit, Script, Unsure, first_line
+from patcher.rewrite.nodes import FUNCTIONS, first_line
+from patcher.rewrite.script import Script
+from patcher.rewrite.sites import Edit, Unsure
 
 
 def environ_at(script: Script, node: ast.AST) -> tuple[str, bool]:

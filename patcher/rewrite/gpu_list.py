@@ -16,7 +16,9 @@ from collections.abc import Iterator
 
 from patcher.rewrite import home_device
 from patcher.rewrite.arguments import Arguments
-from patcher.rewrite.script import Edit, Script, Site, State, Unsure, integer, is_constant, keyword, last_name, place
+from patcher.rewrite.nodes import integer, is_constant, keyword, last_name, place
+from patcher.rewrite.script import Script
+from patcher.rewrite.sites import Edit, Site, State, Unsure
 
 NEEDLES = (
     (b"torch", b"ataParallel", b"ata_parallel", b"cuda"),

@@ -6,7 +6,9 @@ import ast
 import re
 
 from patcher.rewrite.arguments import Arguments
-from patcher.rewrite.script import FUNCTIONS, Edit, Script, Unsure, integer, is_constant, keyword, last_name
+from patcher.rewrite.nodes import FUNCTIONS, integer, is_constant, keyword, last_name
+from patcher.rewrite.script import Script
+from patcher.rewrite.sites import Edit, Unsure
 
 TAKE_A_DEVICE = {"cuda", "set_device", "to", "device", "load", "DataParallel", "data_parallel", "load_state_dict"}
 

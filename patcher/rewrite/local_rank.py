@@ -13,17 +13,9 @@ import ast
 from collections.abc import Iterator
 
 from patcher.rewrite.environment import environ_at, imports_in_time
-from patcher.rewrite.script import (
-    Edit,
-    Script,
-    Site,
-    State,
-    Unsure,
-    integer,
-    is_constant,
-    keyword,
-    last_name,
-)
+from patcher.rewrite.nodes import integer, is_constant, keyword, last_name
+from patcher.rewrite.script import Script
+from patcher.rewrite.sites import Edit, Site, State, Unsure
 
 NEEDLES = ((b"local_rank", b"local-rank"), (b"add_argument",))
 SPELLINGS = ("--local_rank", "--local-rank")

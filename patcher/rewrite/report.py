@@ -10,7 +10,7 @@ from typing import NamedTuple
 from patcher.problem import Problem
 from patcher.report import escaped
 from patcher.rewrite.core import Finding
-from patcher.rewrite.script import State
+from patcher.rewrite.sites import State
 
 NOTHING, UNREADABLE, FAILED = "nothing to do", "cannot parse", "failed"
 STYLES = {"rewritten": "green", "needs a human": "bold red", UNREADABLE: "bold red", FAILED: "bold red"}

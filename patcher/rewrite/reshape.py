@@ -14,7 +14,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from patcher.rewrite.script import Edit, Script, Site, State, integer, last_name
+from patcher.rewrite.nodes import integer, last_name
+from patcher.rewrite.script import Script
+from patcher.rewrite.sites import Edit, Site, State
 
 NEEDLES = ((b".view", b".reshape"),)
 SAME_LAYOUT = {"float", "double", "half", "bfloat16", "int", "long", "to", "type", "cpu", "cuda", "detach", "clone"}

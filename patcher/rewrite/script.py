@@ -12,45 +12,11 @@ import bisect
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
-from enum import Enum
-from typing import NamedTuple
 
 from patcher.problem import Problem
+from patcher.rewrite.nodes import COMPREHENSIONS, FUNCTIONS, TOKENS, first_line, place
+from patcher.rewrite.sites import Edit, Unsure, apply
 from patcher.source import encoding_of, unreadable
-
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-TOKENS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)  # one object for all, with no position
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
-class State(Enum):
-    """What there is to say about one place that a patch is for."""
-
-    REWRITTEN = "rewritten"
-    ALREADY = "already"
-    HUMAN = "needs a human"
-
-
-class Edit(NamedTuple):
-    """Replace the characters from `start` to `end` of a script's text."""
-
-    start: int
-    end: int
-    text: str
-
-
-class Site(NamedTuple):
-    """One place, by its node, and what becomes of it; `imports_os` if the edits need an `import os`."""
-
-    state: State
-    node: ast.AST
-    why: str = ""
-    edits: Sequence[Edit] = ()
-    imports_os: bool = False
-
-
-class Unsure(Exception):
-    """Nobody but a human can say what is right here; a recogniser raises it, with the reason."""
 
 
 class Script:
@@ -345,48 +311,6 @@ def compile_tree(file: str, tree: ast.Module) -> None:
         raise unreadable(file, error.lineno or 0, error.offset or 0, error.msg) from None
     except (RecursionError, MemoryError):
         raise unreadable(file, 0, 0, "nested too deeply") from None
-
-
-def apply(text: str, edits: Sequence[Edit]) -> str:
-    """`text` with all of `edits`, which must not overlap; of two at one place the first comes first."""
-    parts, at = [], 0
-    for start, end, new in sorted(edits, key=lambda edit: edit[:2]):
-        if start < at:
-            raise ValueError("two edits overlap")
-        parts += [text[at:start], new]
-        at = end
-    return "".join([*parts, text[at:]])
-
-
-def place(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-
-
-def first_line(statement: ast.stmt) -> int:
-    """The first line of a statement, its decorators included."""
-    return min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
-
-
-def last_name(node: ast.AST) -> str:
-    """`c` of `a.b.c` and of `c`; empty for anything else."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def keyword(call: ast.Call, name: str) -> ast.keyword | None:
-    return next((keyword for keyword in call.keywords if keyword.arg == name), None)
-
-
-def integer(node: ast.AST) -> int | None:
-    """The value of an integer literal, with or without a sign."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-        value = integer(node.operand)
-        return None if value is None else -value if isinstance(node.op, ast.USub) else value
-    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
-
-
-def is_constant(node: ast.AST | None, *values) -> bool:
-    """Whether a node is a literal of one of these values; True is not 1."""
-    return isinstance(node, ast.Constant) and any(type(node.value) is type(v) and node.value == v for v in values)
 
 
 def _worded(error: SyntaxError, text: str) -> str:
