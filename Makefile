@@ -23,6 +23,7 @@ lint: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/apply.py
 	$(BIN)/python benchmarks/help.py
+	$(BIN)/python benchmarks/engine.py
 
 # pip never replaces a pinned torch: the pins stand in setup.cfg, and a change there makes this run again.
 $(VENV)/ready: EXTRAS = dev
@@ -33,4 +34,4 @@ $(VENV)/ready $(OLDEST)/ready: setup.cfg pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build demo dist *.egg-info .pytest_cache .hypothesis .ruff_cache
+	rm -rf $(VENV) $(OLDEST) .venv-bench build demo dist *.egg-info .pytest_cache .hypothesis .ruff_cache

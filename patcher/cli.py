@@ -27,6 +27,7 @@ examples:
   patcher export debian/patches          for git apply, patch -p1 or quilt
   patcher vendor https://github.com/tczhangzhi/pytorch-distributed
                                          what every patch says to the newest upstream
+  patcher rewrite --write my_scripts     mend the same faults in other scripts
 
 exit status: 0 fine, 1 a human has to look, 2 bad usage, unreadable input or a crash
 """
@@ -55,6 +56,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args) -> int:
+    if args.command == "rewrite":
+        return _rewrite(args)
     project, out = Project.find(args.root), Path(getattr(args, "out", "build"))
     request = _request(args, project, out)
     if _nothing_to_do(args, project, request, out):
@@ -69,6 +72,25 @@ def _run(args) -> int:
     from patcher import commands
 
     return _show(args, commands.run(args, project, request, out))
+
+
+def _rewrite(args) -> int:
+    from patcher.report import show
+    from patcher.rewrite import command, report
+
+    found = command.run(args)
+    if args.format == "json":
+        print(report.as_json(found))
+    elif args.format == "github":
+        print(*report.github(found), sep="\n")
+    else:
+        for result in found.results:
+            sys.stdout.buffer.write(result.shown)
+        sys.stdout.buffer.flush()
+        filtering = args.write and "-" in args.paths  # then stdout is the rewritten script
+        show(report.text(found), sys.stderr if filtering else sys.stdout)
+    sys.stdout.flush()
+    return found.code
 
 
 def _nothing_to_do(args, project: Project, request: Request, out: Path) -> bool:
@@ -97,7 +119,7 @@ def _request(args, project: Project, out: Path) -> Request:
 def _fail(args, problems: list[Problem]) -> int:
     from patcher.report import Report
 
-    return _show(args, Report(args.command, args.series or "", problems=problems))
+    return _show(args, Report(args.command, getattr(args, "series", None) or "", problems=problems))
 
 
 def _show(args, what) -> int:
@@ -131,16 +153,18 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"patcher {patcher.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, help: str, *, series=True, out=True, formats=("text", "json", "github")):
+    def command(name: str, help: str, *, project=True, series=True, out=True, formats=("text", "json", "github")):
         sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         if argv[:1] != [name]:
             return argparse.ArgumentParser()  # argparse is slow: only the options that will be parsed are made
+        sub.add_argument("--format", choices=formats, default="text", help="how findings are shown (default: text)")
+        if not project:
+            return sub
         sub.add_argument(
             "--root",
             metavar="DIR",
             help="the folder with upstream/ and patches/ (default: this one, else those that came with patcher)",
         )
-        sub.add_argument("--format", choices=formats, default="text", help="how findings are shown (default: text)")
         if name == "vendor":
             sub.set_defaults(series=None)  # all of them
         else:
@@ -182,6 +206,17 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     sub.add_argument(
         "--timeout", type=_seconds, default=120, metavar="S", help="seconds that git may take (default: 120)"
     )
+    sub = command(
+        "rewrite", "mend the guide's three faults in scripts that are not ours", project=False, series=False, out=False
+    )
+    sub.add_argument("paths", nargs="+", metavar="PATH", help="files, folders, patterns, or - for stdin")
+    mode = sub.add_mutually_exclusive_group()
+    mode.add_argument("--diff", action="store_true", help="show what would change, and write nothing (the default)")
+    mode.add_argument("--write", action="store_true", help="write the files; what came from stdin goes to stdout")
+    sub.add_argument("--select", action="append", default=[], metavar="PATCH,...", help="only these patches")
+    sub.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave out what matches this")
+    sub.add_argument("--both-spellings", action="store_true", help="let the option be --local_rank and --local-rank")
+    sub.add_argument("-j", "--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     return parser
 
 

@@ -8,10 +8,7 @@ patch runs twice: the first pass edits, the second proves that nothing is left t
 from __future__ import annotations
 
 import functools
-import io
 import re
-import tokenize
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ import libcst as cst
 
 from patcher.patch import MODULE, Patch
 from patcher.problem import Problem
+from patcher.source import compile_check, encoding_of, unreadable
 
 
 class Verdict(Enum):
@@ -108,12 +106,12 @@ class Printer:
 
 def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
     """The module, if printing it gives exactly the bytes that it was parsed from."""
-    _check_encoding(file, source)
+    encoding_of(file, source)
     try:
         module = cst.parse_module(source)
     except cst.ParserSyntaxError as error:
         compile_check(file, source)  # Python words it better and says where
-        raise _unreadable(file, error.raw_line, 0, error.message.partition("\n")[0]) from None
+        raise unreadable(file, error.raw_line, 0, error.message.partition("\n")[0]) from None
     printed = printer.bytes(module)
     if printed != source:
         at = next((i for i, (a, b) in enumerate(zip(source, printed)) if a != b), min(len(source), len(printed)))
@@ -125,38 +123,6 @@ def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
             code=2,
         )
     return module
-
-
-def compile_check(file: str, source: bytes) -> None:
-    """Raise Problem where this Python does not compile `source`."""
-    _check_encoding(file, source)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python thinks of upstream's style is not the point
-            compile(source, file, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise _unreadable(file, error.lineno or 0, error.offset or 0, error.msg) from None
-
-
-def _check_encoding(file: str, source: bytes) -> None:
-    encoding, why = "utf-8", None
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-        source.decode(encoding)
-    except UnicodeDecodeError:
-        pass
-    except (SyntaxError, LookupError) as error:  # a cookie that names no encoding or not that of the BOM; or no text
-        encoding, why = "utf-8", str(error)
-    try:
-        source.decode(encoding)
-    except UnicodeDecodeError as error:
-        line = source.count(b"\n", 0, error.start) + 1
-        raise _unreadable(file, line, 0, f"not {encoding}: byte 0x{source[error.start]:02x}") from None
-    if why:
-        raise _unreadable(file, 1, 0, why)
-    if b"\0" in source:
-        line = source.partition(b"\0")[0].count(b"\n") + 1
-        raise _unreadable(file, line, 0, "source code cannot contain null bytes")
 
 
 def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequence[cst.CSTNode] = ()) -> cst.Module:
@@ -264,9 +230,3 @@ def _functions(node: cst.CSTNode, scope: tuple[str, ...] = ()) -> Iterable[tuple
 def _one_line(code: str) -> str:
     code = " ".join(code.split())
     return code if len(code) <= 100 else code[:97] + "..."
-
-
-def _unreadable(file: str, line: int, column: int, why: str) -> Problem:
-    return Problem(
-        f"cannot parse: {why}", file=file, line=line, column=column, hint="Mend the file; nothing was written.", code=2
-    )

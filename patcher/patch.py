@@ -252,13 +252,7 @@ class Patch(cst.CSTTransformer):
 
     def _added(self, file: str) -> cst.Module:
         here = Path(sys.modules[type(self).__module__].__file__).parent
-        source = (here / "added" / file).read_bytes()
-        try:
-            compile(source, file, "exec", dont_inherit=True)  # it says where, LibCST does not
-        except (SyntaxError, ValueError) as error:
-            line = getattr(error, "lineno", 0) or 0
-            raise Problem(f"cannot parse: {error}", file=f"patches/added/{file}", line=line) from None
-        return cst.parse_module(source)
+        return _parsed((here / "added" / file).read_bytes(), file)
 
     def _parse(self, text: str) -> cst.BaseStatement:
         """One statement in the line ending of the file that it goes to."""
@@ -315,6 +309,17 @@ class Patch(cst.CSTTransformer):
 
     def on_leave_attribute(self, original: cst.CSTNode, attribute: str) -> None:
         pass
+
+
+@functools.cache
+def _parsed(source: bytes, file: str) -> cst.Module:
+    """A file of `patches/added/`, from which several patches insert, some of them into several scripts."""
+    try:
+        compile(source, file, "exec", dont_inherit=True)  # it says where, LibCST does not
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", 0) or 0
+        raise Problem(f"cannot parse: {error}", file=f"patches/added/{file}", line=line) from None
+    return cst.parse_module(source)
 
 
 @functools.cache

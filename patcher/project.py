@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from patcher.patch import Patch
 
 HERE = Path(__file__).resolve().parent
-ENGINE = ("__init__.py", "engine.py", "patch.py", "places.py", "syntax.py", "build.py")
+ENGINE = ("__init__.py", "engine.py", "patch.py", "places.py", "source.py", "syntax.py", "build.py")
 """What decides, beside upstream and patches, which bytes a build has."""
 
 

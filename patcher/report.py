@@ -114,11 +114,11 @@ def github(report: Report) -> Iterator[str]:
         yield from (f"::group::{title}", *rows, "::endgroup::")
     for problem in report.problems:
         place = {"file": problem.file, "line": problem.line, "col": problem.column, "title": "patcher"}
-        properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in place.items() if value)
+        properties = ",".join(f"{key}={escaped(str(value), ':,')}" for key, value in place.items() if value)
         message = problem.message + (f"\n{problem.hint}" if problem.hint else "")
-        yield f"::{problem.level} {properties}::{_escaped(message)}"
+        yield f"::{problem.level} {properties}::{escaped(message)}"
     if report.summary:
-        yield f"::notice title=patcher::{_escaped(report.summary)}"
+        yield f"::notice title=patcher::{escaped(report.summary)}"
 
 
 def markdown(report: Report) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _cells(row: Row) -> tuple[str, str, str, str, str]:
     return row.patch, ", ".join(row.series), row.state, row.sites, row.summary
 
 
-def _escaped(text: str, more: str = "") -> str:
+def escaped(text: str, more: str = "") -> str:
     for character in "%\r\n" + more:
         text = text.replace(character, f"%{ord(character):02X}")
     return text

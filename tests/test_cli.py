@@ -328,6 +328,7 @@ def test_examples_in_the_help_work(project, patcher):
     lines = re.findall(r"^  patcher (.*?)(?:   .*)?$", cli.EXAMPLES, flags=re.M)
     lines = [line for line in lines if "://" not in line]
     assert len(lines) >= 6
+    (project / "my_scripts").mkdir()
     codes = [(line, patcher(*shlex.split(line)).code) for line in lines]
     assert {code for _, code in codes} == {0}, codes
 

@@ -1,0 +1,143 @@
+"""`patcher rewrite`: from paths to what became of each file, one process for each core."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from patcher import unified
+from patcher.problem import Problem, UsageError
+from patcher.rewrite import write
+from patcher.rewrite.core import PATCHES, concerns, rewrite
+from patcher.rewrite.files import STDIN, File, find
+from patcher.rewrite.report import Report, Result
+from patcher.rewrite.sites import State
+
+FEW = 64  # files that are not worth a second process
+MANY = 200  # files that are worth a progress bar
+AT_ONCE = 25  # files that a process is handed at a time
+
+
+class Request(NamedTuple):
+    """What is asked for, the same for every file."""
+
+    patches: Sequence[str]
+    write: bool = False
+    both_spellings: bool = False
+    roots: Sequence[str] = ()
+    """Folders that were named: a link that leads out of them is not followed."""
+
+    @property
+    def options(self) -> dict[str, dict]:
+        return {"local_rank_from_env": {"both_spellings": True}} if self.both_spellings else {}
+
+
+def run(args) -> Report:
+    """The command, by its parsed arguments.  Raises UsageError before anything is read."""
+    request = Request(selected(args.select), args.write, args.both_spellings, _roots(args.paths))
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"-j {args.jobs}: expected 1 or more")
+    files = find(args.paths, args.exclude)
+    jobs = min(args.jobs or _cores(), -(-len(files) // AT_ONCE)) if len(files) > FEW else 1
+    gc.disable()  # trees hold no cycles, and looking for some in them takes a tenth of the time
+    results = _shown(_results(files, request, jobs), len(files), args.format == "text")
+    return Report(args.write, tuple(results))
+
+
+def selected(texts: Sequence[str]) -> list[str]:
+    """The names in `--select a,b --select c`, in the order of the patches; all of them where nothing is selected."""
+    names = [name for text in texts for name in text.split(",")]
+    for name in names:
+        if name not in PATCHES:
+            raise UsageError(
+                f"--select {name}: there is no such patch for other scripts; there are: {', '.join(PATCHES)}"
+            )
+    return [name for name in PATCHES if name in names or not texts]
+
+
+def on_file(file: File, request: Request) -> Result:
+    """One file, read, rewritten and, where that is asked for, written."""
+    if file.path == STDIN:
+        source = sys.stdin.buffer.read()
+        done = rewrite("<stdin>", source, request.patches, request.options)
+        shown = done.after if request.write else unified.diff(source, done.after, "a/stdin", "b/stdin")
+        return Result("<stdin>", True, done.findings, done.problem, done.after != source, shown)
+    name = file.path.replace(os.sep, "/")
+    try:
+        source, was = write.read(file.path)
+        if not concerns(source, request.patches):
+            return Result(name, file.named)
+        done = rewrite(name, source, request.patches, request.options)
+        if done.after == source:
+            return Result(name, file.named, done.findings, done.problem)
+        write.refuse(file.path, was, () if file.named else request.roots)
+        if request.write:
+            write.replace(file.path, done.after, was)
+            return Result(name, file.named, done.findings, None, True)
+        relative = name.removeprefix("./").lstrip("/").encode("utf-8", "backslashreplace").decode()
+        diff = unified.diff(source, done.after, f"a/{relative}", f"b/{relative}")
+        return Result(name, file.named, done.findings, None, True, diff)
+    except write.Refused as refused:
+        left = tuple(finding for finding in done.findings if finding.state is not State.REWRITTEN)
+        problem = Problem(f"not rewritten: {refused}", file=name)
+        return Result(name, file.named, left, problem)
+    except OSError as error:
+        problem = Problem(f"{error.strerror or error}; the file is as it was", file=name, code=2)
+        return Result(name, file.named, (), problem)
+
+
+def _results(files: Sequence[File], request: Request, jobs: int) -> Iterator[Result]:
+    """In the order of the files, whatever the number of processes."""
+    work = functools.partial(on_file, request=request)
+    if jobs == 1 or any(file.path == STDIN for file in files):  # only this process has the stdin
+        yield from map(work, files)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    # Ctrl-C is for this process to handle: the others finish the files that they are at.
+    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            yield from pool.map(work, files, chunksize=AT_ONCE)
+        except BrokenProcessPool:
+            raise Problem("a process was killed; files that it had not written are as they were", code=2) from None
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _shown(results: Iterable[Result], total: int, text: bool) -> Iterator[Result]:
+    """The same results, with a bar that moves as they come: on a terminal, where there are many."""
+    bar = _bar() if text and total >= MANY and sys.stderr.isatty() else None
+    if bar is None:
+        yield from results
+        return
+    with bar:
+        task = bar.add_task("rewrite", total=total)
+        for number, result in enumerate(results, 1):
+            yield result
+            if number % AT_ONCE == 0 or number == total:
+                bar.update(task, completed=number, refresh=True)
+
+
+def _bar():
+    """A bar without a thread of its own, beside which processes could not be forked safely."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        return None
+    return Progress(console=Console(stderr=True), transient=True, auto_refresh=False)
+
+
+def _roots(paths: Sequence[str]) -> tuple[str, ...]:
+    return tuple(os.path.realpath(path) for path in paths if os.path.isdir(path))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,155 @@
+"""What a `rewrite` found, as text for a person, json for a program, or annotations for GitHub."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from patcher.problem import Problem
+from patcher.report import escaped
+from patcher.rewrite.core import Finding
+from patcher.rewrite.sites import State
+
+NOTHING, UNREADABLE, FAILED = "nothing to do", "cannot parse", "failed"
+STYLES = {"rewritten": "green", "needs a human": "bold red", UNREADABLE: "bold red", FAILED: "bold red"}
+
+
+class Result(NamedTuple):
+    """What became of one file; `shown` is its diff, or the new text of what came from stdin."""
+
+    file: str
+    named: bool
+    findings: Sequence[Finding] = ()
+    problem: Problem | None = None
+    changed: bool = False
+    shown: bytes = b""
+
+    @property
+    def edits(self) -> Counter:
+        """How many places each patch rewrites."""
+        return Counter(finding.patch for finding in self.findings if finding.state is State.REWRITTEN)
+
+    @property
+    def unsure(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.state is State.HUMAN]
+
+    @property
+    def state(self) -> str:
+        """The gravest of what there is to say."""
+        if self.problem:
+            read = self.problem.message.startswith(UNREADABLE)
+            return UNREADABLE if read else FAILED if self.problem.code == 2 else State.HUMAN.value
+        if self.unsure:
+            return State.HUMAN.value
+        return State.REWRITTEN.value if self.changed else State.ALREADY.value if self.findings else NOTHING
+
+
+class Report(NamedTuple):
+    """All results, in the order of the files, and whether they have been written."""
+
+    write: bool
+    results: Sequence[Result]
+
+    @property
+    def code(self) -> int:
+        """2 where the system failed, 1 where a human has to look or a diff waits, else 0."""
+        states = {result.state for result in self.results}
+        if FAILED in states:
+            return 2
+        waits = not self.write and any(result.changed for result in self.results)
+        return 1 if waits or states & {UNREADABLE, State.HUMAN.value} else 0
+
+    @property
+    def summary(self) -> str:
+        states = Counter(result.state for result in self.results)
+        edits = sum(sum(result.edits.values()) for result in self.results)
+        changed = sum(result.changed for result in self.results)
+        parts = [f"{changed} rewritten, {edits} edits" if changed else ""]
+        parts += [f"{states[s]} {words}" for s, words in _WORDS.items() if states[s]]
+        waits = "; nothing was written, --write does that" if changed and not self.write else ""
+        return f"{_counted(len(self.results), 'file')}: " + (", ".join(filter(None, parts)) or "none") + waits
+
+
+_WORDS = {
+    State.ALREADY.value: "already",
+    NOTHING: "nothing to do",
+    State.HUMAN.value: "need a human",
+    UNREADABLE: "cannot be parsed",
+    FAILED: "failed",
+}
+
+
+def text(report: Report) -> Iterator[tuple[str, str]]:
+    """Lines and their styles.  Of files that nobody named, those with nothing to say are only counted."""
+    for result in report.results:
+        quiet = result.state in (NOTHING, State.ALREADY.value)
+        if quiet and not result.named:
+            continue
+        if result.problem:
+            yield str(result.problem), STYLES[result.state]
+        elif result.changed or quiet:
+            yield f"{result.file}: {_line(result)}", STYLES.get(result.state, "")
+        for finding in result.unsure:
+            where = f"{result.file}:{finding.line}:{finding.column}"
+            yield f"{where}: needs a human: {finding.patch}: {finding.why}", STYLES["needs a human"]
+    yield report.summary, "bold"
+
+
+def as_json(report: Report) -> str:
+    return json.dumps(
+        {
+            "command": "rewrite",
+            "exit": report.code,
+            "written": report.write,
+            "summary": report.summary,
+            "files": [_json(result) for result in report.results],
+        },
+        indent=1,
+    )
+
+
+def github(report: Report) -> Iterator[str]:
+    """Workflow commands: one annotation for each place that waits for somebody, then the summary as a notice."""
+    for result in report.results:
+        if result.problem:
+            yield _annotation(result.file, result.problem.line, result.problem.column, result.problem.message)
+        for finding in result.findings:
+            if finding.state is State.HUMAN:
+                why = f"needs a human: {finding.patch}: {finding.why}"
+                yield _annotation(result.file, finding.line, finding.column, why)
+            elif finding.state is State.REWRITTEN and not report.write:
+                why = f"{finding.patch}: {finding.why} after `patcher rewrite --write`"
+                yield _annotation(result.file, finding.line, finding.column, why)
+    yield f"::notice title=patcher::{escaped(report.summary)}"
+
+
+def _line(result: Result) -> str:
+    if not result.edits:
+        return result.state
+    each = ", ".join(f"{patch} {count}" for patch, count in result.edits.items())
+    return f"rewritten {sum(result.edits.values())} ({each})"
+
+
+def _json(result: Result) -> dict:
+    problem = result.problem
+    return {
+        "file": result.file,
+        "state": result.state,
+        "changed": result.changed,
+        "edits": dict(result.edits),
+        "findings": [{**finding._asdict(), "state": finding.state.value} for finding in result.findings],
+        "problem": {key: getattr(problem, key) for key in ("line", "column", "message", "hint")} if problem else None,
+        "diff": result.shown.decode("utf-8", "replace"),
+    }
+
+
+def _annotation(file: str, line: int, column: int, message: str) -> str:
+    place = {"file": file, "line": line, "col": column, "title": "patcher rewrite"}
+    properties = ",".join(f"{key}={escaped(str(value), ':,')}" for key, value in place.items() if value)
+    return f"::error {properties}::{escaped(message)}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,366 @@
+"""GPU lists in scripts that are not ours: small inputs, and the exact bytes that they become."""
+
+import sys
+import types
+
+import pytest
+
+from patcher.rewrite.core import rewrite
+from patcher.rewrite.sites import State
+
+HEAD = """\
+import argparse
+import torch
+import torch.nn as nn
+parser = argparse.ArgumentParser()
+parser.add_argument('-x')
+args = parser.parse_args()
+"""
+OPTION = """\
+parser.add_argument('--gpus', default={}, metavar='IDS',
+                    type=lambda ids: [int(i) for i in ids.split(',')],
+                    help='GPUs to use, such as 0,1: the first one holds the model and gathers the outputs')
+"""
+CURRENT = "if torch.cuda.is_available():\n    torch.cuda.set_device(args.gpus[0])\n"
+
+
+def with_option(ids: str, current: bool = False) -> str:
+    """The head as it becomes."""
+    head = HEAD.replace("args =", OPTION.format(ids) + "args =")
+    return head + (CURRENT if current else "")
+
+
+def run(source: str):
+    return rewrite("script.py", source.encode(), ["configurable_gpus"])
+
+
+def rewritten(source: str) -> str:
+    done = run(source)
+    assert done.problem is None
+    assert {finding.state for finding in done.findings} == {State.REWRITTEN}, done.findings
+    again = run(done.after.decode())
+    assert again.after == done.after
+    assert {finding.state for finding in again.findings} == {State.ALREADY}
+    return done.after.decode()
+
+
+LISTS = [  # code, its ids, and what takes its place
+    ("[0, 1, 2, 3]", "[0, 1, 2, 3]", "args.gpus"),
+    ("[0,1]", "[0, 1]", "args.gpus"),
+    ("[ 0, 1, ]", "[0, 1]", "args.gpus"),
+    ("[\n    0,  # first\n    1,\n]", "[\n    0,  # first\n    1,\n]", "args.gpus"),
+    ("(0,  # first\n 1)", "list((0,  # first\n 1))", "tuple(args.gpus)"),
+    ("[\n    0,\n    1,\n]", "[0, 1]", "args.gpus"),
+    ("(0, 1)", "[0, 1]", "tuple(args.gpus)"),
+    ("range(4)", "[0, 1, 2, 3]", "args.gpus"),
+    ("range(1, 3)", "[1, 2]", "args.gpus"),
+    ("list(range(2))", "[0, 1]", "args.gpus"),
+    ("tuple(range(2))", "[0, 1]", "tuple(args.gpus)"),
+    ("[2, 3]", "[2, 3]", "args.gpus"),
+    ("[3, 1]", "[3, 1]", "args.gpus"),
+]
+USES = [
+    "gpus = {}\n",
+    "gpus = {}  # all of them\nmodel = nn.DataParallel(model, device_ids=gpus)\n",
+    "gpu_ids = {}\nmodel = nn.DataParallel(model, gpu_ids, gpu_ids[0])\n",
+    "device_ids: list = {}\n",
+    "GPU_LIST = {}\n",
+    "train_gpus = {}\n",
+    "deviceIds = {}\n",
+    "cuda_ids = {}\n",
+    "ids = {}\nmodel = nn.DataParallel(model, device_ids=ids)\n",
+    "cards = {}\nmodel = torch.nn.DataParallel(model, cards).to(x)\n",
+    "model = nn.DataParallel(model, device_ids={})\n",
+    "model = nn.DataParallel(model, {})\n",
+    "from torch.nn import DataParallel as DP\nmodel = DP(model, {})\n",
+    "wrap = nn.DataParallel\nmodel = wrap(model, device_ids={})\n",
+    "out = nn.parallel.data_parallel(model, x, {})\n",
+    "model = BalancedDataParallel(model, device_ids={}, dim=0)\n",
+    "if x:\n    model = nn.DataParallel(model, device_ids={})\n",
+    "def main():\n    return nn.DataParallel(model, device_ids={})\n",
+    "gpus = {}\nmodel.cuda(gpus[0])\nout = model(x).to('cuda:%d' % gpus[0])\n",
+]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("code, ids, new", LISTS)
+def test_list_comes_from_an_option_whose_default_it_is(code, ids, new, use, newline):
+    source = (HEAD + use.format(code)).replace("\n", newline)
+    expected = (with_option(ids) + use.format(new)).replace("\n", newline)
+    assert rewritten(source) == expected
+
+
+HOMES = [  # what follows the head, and what it becomes
+    ("gpus = [0, 1]\nmodel.cuda(0)\n", "gpus = args.gpus\nmodel.cuda(args.gpus[0])\n"),
+    ("gpus = [2, 3]\ntorch.cuda.set_device(2)\n", "gpus = args.gpus\ntorch.cuda.set_device(args.gpus[0])\n"),
+    (
+        "nn.DataParallel(m, device_ids=[0, 1], output_device=0)\n",
+        "nn.DataParallel(m, device_ids=args.gpus, output_device=args.gpus[0])\n",
+    ),
+    ("nn.DataParallel(m, [0, 1], 0)\n", "nn.DataParallel(m, args.gpus, args.gpus[0])\n"),
+    (
+        "device = torch.device('cuda:0' if x else 'cpu')  # home\ngpus = [0, 1]\n",
+        "device = torch.device(\"cuda:{}\".format(args.gpus[0]) if x else 'cpu')  # home\ngpus = args.gpus\n",
+    ),
+    (
+        'device = "cuda:2" if x else "cpu"\nnn.DataParallel(m.to(device), [2, 3])\n',
+        'device = "cuda:{}".format(args.gpus[0]) if x else "cpu"\nnn.DataParallel(m.to(device), args.gpus)\n',
+    ),
+    (
+        "d = torch.device('cuda', 1)\ngpus = [1, 0]\n",
+        "d = torch.device('cuda', args.gpus[0])\ngpus = args.gpus\n",
+    ),
+    (
+        "torch.load(f, map_location='cuda:0')\ngpus = [0, 1]\n",
+        'torch.load(f, map_location="cuda:{}".format(args.gpus[0]))\ngpus = args.gpus\n',
+    ),
+    (
+        "def f(m):\n    return m.to('cuda:0')\ngpus = (0, 1)\n",
+        'def f(m):\n    return m.to("cuda:{}".format(args.gpus[0]))\ngpus = tuple(args.gpus)\n',
+    ),
+    ("gpus = [0, 1]\nm.cuda(gpus[0]).to('cpu')\n", "gpus = args.gpus\nm.cuda(gpus[0]).to('cpu')\n"),
+    (
+        "gpus = [2, 3]\ntorch.cuda.set_device(gpus[0])\nm.cuda()\n",
+        "gpus = args.gpus\ntorch.cuda.set_device(gpus[0])\nm.cuda()\n",
+    ),
+    (
+        "gpus = [2, 3]\ntorch.cuda.set_device('cuda:{}'.format(gpus[0]))\nm.cuda()\n",
+        "gpus = args.gpus\ntorch.cuda.set_device('cuda:{}'.format(gpus[0]))\nm.cuda()\n",
+    ),
+]
+
+
+@pytest.mark.parametrize("before, after", HOMES)
+def test_home_device_follows_the_list(before, after):
+    first = "[2, 3]" if "[2, 3]" in before else "[1, 0]" if "[1, 0]" in before else "[0, 1]"
+    assert rewritten(HEAD + before) == with_option(first) + after
+
+
+def test_visible_devices_that_are_set_before_are_no_hindrance():
+    head = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '2,3'\n"
+    expected = head + with_option("[0, 1]", current=True) + "m.cuda()\ngpus = args.gpus\n"
+    assert rewritten(head + HEAD + "m.cuda()\ngpus = [0, 1]\n") == expected
+
+
+@pytest.mark.parametrize("use", ["m.cuda()\n", "m.to('cuda')\n", "d = torch.device('cuda' if x else 'cpu')\n"])
+def test_current_device_is_made_the_home_device_where_the_script_means_it(use):
+    source = HEAD + use + "nn.DataParallel(m, device_ids=[0, 1])\n"
+    assert rewritten(source) == with_option("[0, 1]", current=True) + use + "nn.DataParallel(m, device_ids=args.gpus)\n"
+
+
+LEFT = [
+    "gpus = [args.gpu]",
+    "gpus = [local_rank]",
+    "gpus = [0]",
+    "gpus = []",
+    "gpus = 2",
+    "gpus = None",
+    "gpus = range(1)",
+    "gpus = range(torch.cuda.device_count())",
+    "gpus = list(range(torch.cuda.device_count()))",
+    "gpus = [i for i in range(4)]",
+    "gpus = [0, 0]",
+    "gpus = [-1, 0]",
+    "gpus = ['0', '1']",
+    "gpus = [0.5, 1]",
+    "gpus = '0,1'",
+    "numbers = [0, 1]",
+    "nn.DataParallel(m)",
+    "nn.DataParallel(m, device_ids=None)",
+    "nn.DataParallel(m, device_ids=[0])",
+    "nn.parallel.DistributedDataParallel(m, device_ids=[args.local_rank])",
+    "nn.parallel.DistributedDataParallel(m, device_ids=[local_rank], output_device=local_rank)",
+    "config = {'gpus': [0, 1], 'device_ids': [0, 1]}",
+    "config = dict(gpus=[0, 1], device_ids=[0, 1])",
+    "cfg.gpus = [0, 1]",
+    "cfg['gpus'] = [0, 1]",
+    "def main(gpus=[0, 1]): pass",
+    "train(gpus=[0, 1])",
+    "# gpus = [0, 1]",
+    "text = 'gpus = [0, 1]'",
+    "gpus = [0, 1]\nos.environ['CUDA_VISIBLE_DEVICES'] = ','.join(map(str, gpus))",
+    "gpus = [0, 1]\nos.environ['CUDA_VISIBLE_DEVICES'] = ','.join(str(g) for g in gpus)",
+    "gpus = [0, 1]\ntext = ','.join(map(str, gpus))\nos.environ['CUDA_VISIBLE_DEVICES'] = text",
+    "gpus = [0, 1]\ns = ''\nfor g in gpus:\n    s = s + str(g)\nos.environ.update(CUDA_VISIBLE_DEVICES=s)",
+    "gpus = [0, 1]\nos.environ.setdefault('CUDA_VISIBLE_DEVICES', f'{gpus[0]},{gpus[1]}')",
+    "gpus = [0, 1]\nsubprocess.run(x, env={'CUDA_VISIBLE_DEVICES': str(gpus)[1:-1]})",
+]
+
+
+@pytest.mark.parametrize("source", LEFT)
+def test_look_alike_is_left_alone_and_not_spoken_of(source):
+    done = run(f"{HEAD}{source}\n")
+    assert done.after == done.before
+    assert not done.findings
+    assert done.problem is None
+
+
+HUMAN = [  # the script, a line that is named, and words that say why
+    ("import torch\ngpus = [0, 1]\n", 2, "no argparse parser"),
+    ("import torch.nn as nn\nm = nn.DataParallel(m, device_ids=[0, 1])\n", 2, "no argparse parser"),
+    ("import torch\nclass Config:\n    gpus = [0, 1]\n" + HEAD, 3, "class"),
+    ("import torch\ngpus = [0, 1]\n" + HEAD, 2, "not certainly at hand in line 2"),
+    (HEAD + "gpus = [0, 1]\nnn.DataParallel(m, [2, 3])\n", 8, "different lists"),
+    (
+        HEAD + "from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(m, device_ids=[0, 1])\n",
+        8,
+        "Distributed",
+    ),
+    (HEAD + "nn.parallel.DistributedDataParallel(m, device_ids=[0, 1])\n", 7, "Distributed"),
+    (HEAD.replace("'-x'", "'--gpus'") + "gpus = [0, 1]\n", 7, "has --gpus already, in line 5"),
+    (HEAD.replace("'-x'", "'-g', dest='gpus'") + "gpus = [0, 1]\n", 7, "has --gpus already"),
+    (HEAD + "args.gpus = 2\ngpus = [0, 1]\n", 8, "args.gpus already, in line 7"),
+    (HEAD + "args = load()\ngpus = [0, 1]\n", 8, "not certainly at hand"),
+    (HEAD + "def f(args):\n    gpus = [0, 1]\n", 8, "not certainly at hand"),
+    (HEAD + "def f(args):\n    gpus = [0, 1]\nf(x)\n", 8, "not certainly at hand"),
+    (
+        HEAD.replace("args = parser", "args = vars(parser").replace("args()", "args())") + "gpus = [0, 1]\n",
+        7,
+        "not certainly",
+    ),
+    (HEAD + "other = argparse.ArgumentParser()\ngpus = [0, 1]\n", 8, "2 parsers"),
+    (HEAD + "args = parser.parse_args()\ngpus = [0, 1]\n", 8, "parses 2 times"),
+    ("import argparse, torch\nargs = argparse.ArgumentParser().parse_args()\ngpus = [0, 1]\n", 3, "no certain name"),
+    (HEAD + "gpus = [0, 1]\nnn.DataParallel(m, [0,  # first\n1])\n", 8, "comment"),
+    (HEAD + "gpus = [0, 1]\nm.to('cuda:1')\n", 7, "'cuda:1' in line 8"),
+    (HEAD + "gpus = [2, 3]\nm.cuda(0)\n", 7, "0 in line 8"),
+    (HEAD + "gpus = [2, 3]\nm.cuda()\n", 7, "GPU 0, and the list begins with 2"),
+    (HEAD.replace("'-x'", "'--device', default='cuda:0'") + "gpus = [0, 1]\n", 7, "'cuda:0' in line 5"),
+    (HEAD + "gpus = [0, 1]\nif str(d) == 'cuda:0': pass\n", 7, "would not follow"),
+    (HEAD + "gpus = [0, 1]\ntorch.load(f, map_location={'cuda:0': 'cpu'})\n", 7, "would not follow"),
+    (HEAD + "gpus = [0, 1]\nm.cuda()\ntorch.cuda.set_device(local_rank)\n", 7, "line 9 makes a device the current one"),
+    (HEAD + "gpus = [0, 1]\nm.cuda()\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n", 7, "CUDA_VISIBLE_DEVICES"),
+    (HEAD + "gpus = [0, 1]\nm.cuda()\nmp.Process(target=f).start()\n", 7, "starts processes"),
+    (
+        HEAD.replace("import torch\n", "import torch as t\n").replace("import torch.nn", "import t.nn")
+        + "gpus = [0, 1]\nm.cuda()\n",
+        7,
+        "`torch`",
+    ),
+    (HEAD.replace("args = ", "x = 1; args = ") + "gpus = [0, 1]\nm.cuda()\n", 7, "more than one statement"),
+    (HEAD.replace("('-x')", "('-x'); y = 1") + "gpus = [0, 1]\n", 7, "more than one statement"),
+]
+
+
+@pytest.mark.parametrize("source, line, why", HUMAN)
+def test_uncertain_list_is_left_to_a_human_who_is_told_where_and_why(source, line, why):
+    done = run(source)
+    assert done.after == done.before
+    assert {finding.state for finding in done.findings} == {State.HUMAN}
+    assert line in {finding.line for finding in done.findings}
+    assert why in done.findings[0].why
+
+
+IN_FUNCTIONS = [
+    # parsed in main, parser outside
+    (
+        "parser = argparse.ArgumentParser()\nparser.add_argument('-x')\n\ndef main():\n    args = parser.parse_args()\n"
+        "    gpus = [0, 1]\n",
+        "parser.add_argument('--gpus'",
+        "    gpus = args.gpus\n",
+    ),
+    # global args, in the manner of the ImageNet example
+    (
+        "parser = argparse.ArgumentParser()\n\ndef main():\n    global args\n    args = parser.parse_args()\n"
+        "    work()\n\ndef work():\n    nn.DataParallel(m, [0, 1], args.x)\n",
+        "    parser.add_argument('--gpus'",
+        "    nn.DataParallel(m, args.gpus, args.x)\n",
+    ),
+    # a function that gives the arguments, handed on
+    (
+        "def get():\n    p = argparse.ArgumentParser()\n    p.add_argument('-x')\n    return p.parse_args()\n\n"
+        "def work(model, opt):\n    device_ids = [0, 1]\n\ndef main():\n    o = get()\n    work(m, opt=o)\n\nmain()\n",
+        "    p.add_argument('--gpus'",
+        "    device_ids = opt.gpus\n",
+    ),
+    (
+        "def get():\n    p = argparse.ArgumentParser()\n    p.add_argument('-x')\n    a, rest = p.parse_known_args()\n"
+        "    return a\n\nif __name__ == '__main__':\n    args = get()\n    gpus = (0, 1)\n",
+        "    p.add_argument('--gpus'",
+        "    gpus = tuple(args.gpus)\n",
+    ),
+    (
+        "class Trainer:\n    def __init__(self):\n        parser = argparse.ArgumentParser()\n"
+        "        self.args = args = parser.parse_args()\n        self.gpus = [0, 1]\n",
+        "        parser.add_argument('--gpus'",
+        "        self.gpus = args.gpus\n",
+    ),
+]
+
+
+@pytest.mark.parametrize("source, option, use", IN_FUNCTIONS)
+def test_arguments_are_found_in_functions(source, option, use):
+    result = rewritten("import argparse\nimport torch.nn as nn\n" + source)
+    assert f"\n{option}" in result
+    assert use in result
+    compile(result, "script", "exec")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def main():\n    a = parser.parse_args()\n\ndef work():\n    gpus = [0, 1]\n",
+        "def main(args):\n    gpus = [0, 1]\nif x:\n    args = parser.parse_args()\n    mp.spawn(main, args=(args,))\n",
+        "def work():\n    gpus = [0, 1]\nif __name__ == '__main__':\n    args = parser.parse_args()\n    work()\n",
+        "def main():\n    if x:\n        args = parser.parse_args()\n    gpus = [0, 1]\n",
+    ],
+)
+def test_arguments_that_are_not_surely_there_are_not_used(source):
+    done = run("import argparse, torch\nparser = argparse.ArgumentParser()\n" + source)
+    assert done.after == done.before
+    assert [finding.state for finding in done.findings] == [State.HUMAN]
+
+
+# What the result does
+
+PROGRAM = HEAD + (
+    "gpus = [0, 1]\nmodel = nn.DataParallel('net', device_ids=gpus, output_device=0)\n"
+    "model.cuda()\nmodel.to('cuda:0')\n"
+)
+
+
+class Torch:
+    """Enough of torch to run the script, which notes which devices it is given."""
+
+    def __init__(self, monkeypatch):
+        self.used = used = {}
+
+        class DataParallel:
+            def __init__(self, module, device_ids, output_device):
+                used.update(device_ids=device_ids, output_device=output_device)
+
+            def cuda(self):
+                used["current"] = used.get("set_device", 0)
+
+            def to(self, device):
+                used["to"] = device
+
+        torch, nn = types.ModuleType("torch"), types.ModuleType("torch.nn")
+        torch.nn, nn.DataParallel = nn, DataParallel
+        torch.cuda = types.SimpleNamespace(is_available=lambda: True, set_device=lambda n: used.update(set_device=n))
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setitem(sys.modules, "torch.nn", nn)
+
+    def run(self, monkeypatch, source: str, *flags: str) -> dict:
+        self.used.clear()
+        monkeypatch.setattr(sys, "argv", ["script.py", *flags])
+        exec(source, {"__name__": "__main__"})
+        return {name: value for name, value in self.used.items() if name != "set_device"}
+
+
+def test_result_does_without_the_option_what_the_script_did(monkeypatch):
+    torch = Torch(monkeypatch)
+    assert torch.run(monkeypatch, rewritten(PROGRAM)) == torch.run(monkeypatch, PROGRAM)
+
+
+def test_result_takes_list_and_home_device_from_the_option(monkeypatch):
+    used = Torch(monkeypatch).run(monkeypatch, rewritten(PROGRAM), "--gpus", "3,1")
+    assert used == {"device_ids": [3, 1], "output_device": 3, "current": 3, "to": "cuda:3"}
+
+
+def test_option_refuses_what_is_no_list(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as ended:
+        Torch(monkeypatch).run(monkeypatch, rewritten(PROGRAM), "--gpus", "all")
+    assert ended.value.code == 2
+    assert "--gpus" in capsys.readouterr().err
