@@ -108,7 +108,7 @@ def _plain(outcome: Outcome) -> dict:
 def github(report: Report) -> Iterator[str]:
     """Workflow commands: one annotation a problem, then the summary as a notice; what is no finding is folded away."""
     if report.notes:
-        yield from ("::group::what arrived", *(_escaped(note) for note in report.notes), "::endgroup::")
+        yield from ("::group::what arrived", *(escaped(note) for note in report.notes), "::endgroup::")
     for series, outcomes in report.tables.items():
         title, *rows = (line for line, _ in _table(series, outcomes))
         yield from (f"::group::{title}", *rows, "::endgroup::")
