@@ -286,6 +286,12 @@ IN_FUNCTIONS = [
         "        parser.add_argument('--gpus'",
         "        self.gpus = args.gpus\n",
     ),
+    (
+        "class Trainer:\n    def __init__(self, model, args):\n        self.model = nn.DataParallel(model, [0, 1])\n\n"
+        "def main():\n    parser = argparse.ArgumentParser()\n    args = parser.parse_args()\n    Trainer(m, args)\n",
+        "    parser.add_argument('--gpus'",
+        "        self.model = nn.DataParallel(model, args.gpus)\n",
+    ),
 ]
 
 
@@ -304,6 +310,9 @@ def test_arguments_are_found_in_functions(source, option, use):
         "def main(args):\n    gpus = [0, 1]\nif x:\n    args = parser.parse_args()\n    mp.spawn(main, args=(args,))\n",
         "def work():\n    gpus = [0, 1]\nif __name__ == '__main__':\n    args = parser.parse_args()\n    work()\n",
         "def main():\n    if x:\n        args = parser.parse_args()\n    gpus = [0, 1]\n",
+        "class A:\n    def __init__(self, a):\n        gpus = [0, 1]\nclass B(A): x\na = parser.parse_args()\nA(a)\n",
+        "class A:\n    def run(self, a):\n        gpus = [0, 1]\nb = parser.parse_args()\nA().run(b)\n",
+        "class A:\n    def __init__(self, a):\n        gpus = [0, 1]\nb = parser.parse_args()\nA(b)\nA(c)\n",
     ],
 )
 def test_arguments_that_are_not_surely_there_are_not_used(source):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from patcher.rewrite.nodes import FUNCTIONS, is_constant, keyword, last_name
+from patcher.rewrite.nodes import FUNCTIONS, is_constant, keyword, last_name, place
 from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Edit, Unsure
 
@@ -106,9 +106,10 @@ class Arguments:
         function = script.function(node)
         if scope is not script.tree or not isinstance(function, FUNCTIONS):
             return False
-        if all(isinstance(script.parents[script.statement(binder)], ast.Module) for binder in binders):
+        always = all(isinstance(script.parents[script.statement(binder)], ast.Module) for binder in binders)
+        if always and all(place(binder) < place(function) for binder in binders):
             return True
-        # Bound under `if __name__ == ...` or by a function: surely there only where this function relies on it already.
+        # Bound further down, under `if __name__ == ...` or by a function: surely there where this one uses it already.
         return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(function))
 
     def _learn(self) -> None:
@@ -137,13 +138,16 @@ class Arguments:
     def _learn_parameters(self, function) -> None:
         """A parameter is the arguments where every call of the function passes them, and nobody else has it."""
         script = self.script
-        uses = [n for n in script.nodes(ast.Name) if n.id == function.name and isinstance(n.ctx, ast.Load)]
+        owner = script.scope(function)
+        of_class = isinstance(owner, ast.ClassDef)  # whose call passes the parameters of __init__ behind self
+        name = owner.name if of_class else function.name
+        uses = [n for n in script.nodes(ast.Name) if n.id == name and isinstance(n.ctx, ast.Load)]
         calls = [script.parents[n] for n in uses]
         if not calls or not all(isinstance(c, ast.Call) and c.func is n for c, n in zip(calls, uses)):
             return
-        if isinstance(script.scope(function), ast.ClassDef) or function.decorator_list:
+        if of_class and (function.name != "__init__" or owner.decorator_list) or function.decorator_list:
             return
-        for index, parameter in enumerate(function.args.args):
+        for index, parameter in enumerate(function.args.args[of_class:]):
             passed = [self._passed(call, index, parameter.arg) for call in calls]
             known = (function, parameter.arg)
             _, binders = script.lookup(parameter.arg, function.body[0])
