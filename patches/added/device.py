@@ -68,10 +68,16 @@ def join_process_group(args):
     args.device = select_device(args.device, local_rank, int(os.environ.get('LOCAL_WORLD_SIZE', 1)))
     timeout = datetime.timedelta(seconds=args.timeout + 20)  # the watch of the ranks knows more, and speaks first
     handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    options = {'timeout': timeout}
+    if 'TORCHELASTIC_RESTART_COUNT' in os.environ:  # its store still has the addresses of the start before
+        store, rank, world = next(dist.rendezvous('env://', timeout=timeout))
+        store.set_timeout(timeout)
+        store = dist.PrefixStore('start{}'.format(os.environ['TORCHELASTIC_RESTART_COUNT']), store)
+        options.update(store=store, rank=rank, world_size=world)
     if args.device.type == 'cuda':
-        dist.init_process_group(backend='nccl', device_id=args.device, timeout=timeout)
+        dist.init_process_group(backend='nccl', device_id=args.device, **options)
     else:
-        dist.init_process_group(backend='gloo' if args.device.type == 'cpu' else None, timeout=timeout)
+        dist.init_process_group(backend='gloo' if args.device.type == 'cpu' else None, **options)
     signal.signal(signal.SIGTERM, handler)
 
 

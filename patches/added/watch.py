@@ -1,5 +1,6 @@
 """Inserted by `saved_steps`."""
 
+import atexit
 import contextlib
 import datetime
 import os
@@ -38,8 +39,11 @@ class Watch:
             self.store = dist.PrefixStore('watch' + os.environ.get('TORCHELASTIC_RESTART_COUNT', ''), store)
         for name in ('SIGTERM', 'SIGINT', 'SIGUSR1'):
             signal.signal(getattr(signal, name), lambda number, frame: self.asked.set())
-        for work in (self.look, self.guard):
-            threading.Thread(target=work, daemon=True).start()
+        self.over = threading.Event()
+        self.threads = [threading.Thread(target=work, daemon=True) for work in (self.look, self.guard)]
+        for thread in self.threads:
+            thread.start()
+        atexit.register(self.end)
 
     def beat(self):
         self.beats += 1
@@ -66,10 +70,19 @@ class Watch:
         self.settled.wait()
         return self.piece == self.last
 
+    def end(self):
+        """Have no thread in a call of the store when Python ends: it would be unwound from there, and that aborts."""
+        if self.store is not None:
+            with contextlib.suppress(RuntimeError):  # the others need not wait to hear where this rank has ended
+                self.store.set('piece/{}'.format(self.rank), str(self.piece))
+        self.over.set()
+        self.asked.set()
+        for thread in self.threads:
+            thread.join(5)
+
     def look(self):
-        while True:
-            time.sleep(1) if self.told else self.asked.wait(1)
-            wanted = self.asked.is_set()
+        while not (self.over.wait(1) if self.told else self.asked.wait(1) and self.over.is_set()):
+            wanted = self.asked.is_set() and not self.over.is_set()
             try:
                 if self.store is not None:
                     self.tick()
@@ -89,8 +102,7 @@ class Watch:
     def guard(self):
         """End the job when nothing moves; a thread of its own, since a store whose host hangs never answers."""
         seen, since = None, time.monotonic()
-        while self.store is not None:
-            time.sleep(1)
+        while self.store is not None and not self.over.wait(1):
             if (self.piece, self.beats) != seen:
                 seen, since = (self.piece, self.beats), time.monotonic()
             elif time.monotonic() - since > self.timeout:
@@ -106,12 +118,12 @@ class Watch:
             self.store.set('piece/{}'.format(self.rank), str(self.piece))
             keys = ['piece/{}'.format(rank) for rank in range(self.world)]
             end = time.monotonic() + 10
-            while not self.store.check(keys):
+            while not self.store.check(keys) and not self.over.is_set():
                 if time.monotonic() > end:
                     missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
                     self.give_up('cannot be saved: rank {} does not answer'.format(', '.join(missing)))
                 time.sleep(0.1)
-            pieces = [int(self.store.get(key)) for key in keys]
+            pieces = [int(self.store.get(key)) for key in keys if self.store.check([key])]
         self.last = max(pieces)
         self.settled.set()
 
@@ -132,7 +144,8 @@ class Watch:
 
     def give_up(self, why):
         """End this process from its thread, since its main one may wait for ever; the job ends with the first."""
-        time.sleep(min(2 * self.rank, 10))
+        if self.over.wait(min(2 * self.rank, 10)):
+            return  # it has ended by itself
         print('{}: error: {} (says rank {}, {})'.format(os.path.basename(sys.argv[0]), why, self.rank,
                                                         socket.gethostname()), file=sys.stderr, flush=True)
         os._exit(1)

@@ -1,0 +1,226 @@
+"""One fault at a stated point of a training run: a signal, a full disk or a sleep, in a process that needs no edit.
+
+    PYTHONPATH=tests/faults FAULT='{"at": "step", "nth": 3, "rank": 1, "do": "SIGKILL"}' FAULT_FOLDER=DIR \
+        torchrun --nproc_per_node=2 build/distributed.py --arch tiny ...
+
+With FAULT_FOLDER=DIR, each process writes its id to DIR/RANK, the indices of the training images that it reads to
+DIR/images.RANK, and counts these events:
+
+    start                 the model is there, and is wrapped
+    image                 a file of the training set is read
+    step                  the optimizer makes a step
+    validation            a loss is computed without gradients
+    write NAME            a file of that name is written by torch.save
+    fsync, link, copy, replace NAME   what `os` and `shutil` do to a file of that name
+
+FAULT is JSON. `at` names an event; the fault comes with the `nth` of them (from 1) on `rank` (default 0), before it or,
+where `when` says so, after it. A write or copy breaks off behind `bytes` of it. `do` is a signal, which goes to
+the ranks `to` (default: this one; "agent": the parent), whereupon this one rests for `rest` seconds; or `sleep`, for
+an hour; or `fill`, which leaves `bytes` of the disk free. It comes once: DIR/fired says so, and how many steps this
+rank had made; a run that is started again with the same FAULT_FOLDER is left in peace.
+
+With FAULT_NO_LINKS the disk knows no hard links, with FAULT_PACE=N each batch of a validation takes N seconds more. The
+models of `tests/tiny_models` come along.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import runpy
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+seen = Counter()
+steps = 0
+
+
+def rank():
+    return int(os.environ.get("RANK", 0))
+
+
+@functools.cache
+def fault():
+    """What FAULT says, and that this process is there; asked for once it has a rank, which a forked one has late."""
+    folder = Path(os.environ["FAULT_FOLDER"])
+    (folder / str(rank())).write_text(str(os.getpid()))
+    planned = json.loads(os.environ.get("FAULT", "{}"))
+    return planned if planned.get("rank", 0) == rank() and not (folder / "fired").exists() else {}
+
+
+def due(event, when):
+    """Whether the fault is to come now; each event asks once before and once after."""
+    if "FAULT_FOLDER" not in os.environ:
+        return False
+    plan = fault()
+    seen[event, when] += 1
+    return plan.get("at") == event and plan.get("when", "before") == when and plan.get("nth", 1) == seen[event, when]
+
+
+def strike():
+    folder, plan = Path(os.environ["FAULT_FOLDER"]), fault()
+    (folder / "fired").write_text(json.dumps({"steps": steps, "time": time.time()}))
+    if plan["do"] == "sleep":
+        time.sleep(3600)
+    elif plan["do"] == "fill":
+        free = shutil.disk_usage(".").free - plan["bytes"]
+        Path("filler").write_bytes(bytes(free))
+    else:
+        to = plan.get("to", [rank()])
+        ids = [os.getppid()] if to == "agent" else [int((folder / str(one)).read_text()) for one in to]
+        for one in sorted(ids, key=os.getpid().__eq__):  # this one last
+            with contextlib.suppress(ProcessLookupError):  # it has nothing to do in the last save, and may be gone
+                os.kill(one, signal.Signals[plan["do"]])
+        time.sleep(plan.get("rest", 0))
+
+
+def around(event, function, partly=None):
+    """`function` with the fault before or after it; `event` tells from its arguments what it is, or that it is none."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        name = event(*args, **kwargs) if callable(event) else event
+        if name is None:
+            return function(*args, **kwargs)
+        if due(name, "before"):
+            if partly:
+                partly(*args)
+            strike()
+        result = function(*args, **kwargs)
+        if due(name, "after"):
+            strike()
+        return result
+
+    return wrapper
+
+
+def first_bytes(source, target):
+    Path(target).write_bytes(Path(source).read_bytes()[: fault().get("bytes", 0)])
+
+
+class Breaking:
+    """A file for torch.save that breaks off in the middle; nothing of it waits in memory."""
+
+    def __init__(self, path, left):
+        self.file, self.left = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), left
+
+    def write(self, data):
+        data = bytes(data)
+        os.write(self.file, data[: self.left])
+        self.left -= len(data)
+        if self.left < 0:
+            strike()
+            raise SystemExit("a strike in the middle of a write has to kill")
+        return len(data)
+
+    def flush(self):
+        pass
+
+
+def spy(torch):
+    def counted_step(step):
+        @functools.wraps(step)
+        def wrapper(*args, **kwargs):
+            global steps
+            if due("step", "before"):
+                strike()
+            result = step(*args, **kwargs)
+            steps += 1
+            if due("step", "after"):
+                strike()
+            return result
+
+        return wrapper
+
+    def save(state, path, *args, **kwargs):
+        if due("write " + os.path.basename(path), "before"):
+            if fault()["do"] == "SIGKILL" and rank() in fault().get("to", [rank()]):
+                return plain_save(state, Breaking(path, fault()["bytes"]), *args, **kwargs)
+            strike()
+        return plain_save(state, path, *args, **kwargs)
+
+    plain_save, torch.save = torch.save, save
+    torch.optim.SGD.step = counted_step(torch.optim.SGD.step)
+    loss, ddp = torch.nn.CrossEntropyLoss, torch.nn.parallel.DistributedDataParallel
+    loss.forward = around(lambda *_: None if torch.is_grad_enabled() else "validation", paced(loss.forward))
+    ddp.__init__ = around("start", ddp.__init__)
+    os.fsync = around(lambda number: f"fsync {os.path.basename(os.readlink(f'/proc/self/fd/{number}'))}", os.fsync)
+    for module, name, kind, partly in (
+        (os, "replace", "replace", None),
+        (os, "link", "link", None),
+        (shutil, "copyfile", "copy", first_bytes),
+    ):
+        setattr(
+            module,
+            name,
+            around(lambda _, to, kind=kind: f"{kind} {os.path.basename(to)}", getattr(module, name), partly),
+        )
+    link = os.link
+
+    def link_where_possible(source, target):
+        if "FAULT_NO_LINKS" in os.environ:
+            raise PermissionError(1, "Operation not permitted")
+        return link(source, target)
+
+    os.link = link_where_possible
+
+
+def spy_images(folder):
+    def image(self, index):
+        return "image" if os.path.basename(self.root) == "train" else None
+
+    folder.ImageFolder.__getitem__ = around(image, noted(folder.ImageFolder.__getitem__))
+
+
+def paced(forward):
+    @functools.wraps(forward)
+    def wrapper(self, output, target):
+        if not output.requires_grad:
+            time.sleep(float(os.environ.get("FAULT_PACE", 0)))
+        return forward(self, output, target)
+
+    return wrapper
+
+
+def noted(get):
+    @functools.wraps(get)
+    def wrapper(self, index):
+        if os.path.basename(self.root) == "train" and "FAULT_FOLDER" in os.environ:
+            with open(Path(os.environ["FAULT_FOLDER"], f"images.{rank()}"), "a") as file:
+                file.write(f"{index}\n")
+        return get(self, index)
+
+    return wrapper
+
+
+class SpyAfterImport:
+    """Finds torch and torchvision's data sets where they are, and has them spied on right after their import."""
+
+    spies = {"torch": spy, "torchvision.datasets.folder": spy_images}
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path) if name in cls.spies else None
+        if spec is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_spy(module):
+            load(module)
+            cls.spies[name](module)
+
+        spec.loader.exec_module = load_and_spy
+        return spec
+
+
+if __name__ == "sitecustomize":
+    with contextlib.suppress(KeyError):
+        del os.environ["FAKE_GPUS"]
+    models = Path(__file__).resolve().parent.parent / "tiny_models" / "sitecustomize.py"
+    runpy.run_path(str(models), run_name="sitecustomize")
+    sys.meta_path.insert(0, SpyAfterImport)

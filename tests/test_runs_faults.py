@@ -1,0 +1,642 @@
+"""Ring 3: whatever ends a run, and wherever, what it leaves can be read, and a resumed run ends like a whole one.
+
+`tests/faults` says where a run is struck, and forks the ranks of a job from one process, since hundreds of jobs are
+run. `tiny` of `tests/tiny_models` is trained for two epochs of three steps on two ranks, each of which validates three
+batches an epoch. Both epochs are better than all before them.
+"""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from conftest import REPO, TORCHRUN
+
+torch = pytest.importorskip("torch")
+
+FAULTS = REPO / "tests" / "faults"
+RECIPE = ["--arch", "tiny", "--batch-size", "8", "--lr", "0.1", "--epochs", "2", "--print-freq", "1"]
+RECIPE += ["--seed", "1", "--workers", "0"]
+STEPS = 3  # an epoch
+DONE = re.compile(r"(\S+): (\d+) epochs and (\d+) steps are done, best Acc@1 \d+\.\d+(.*)")
+FILES = ("checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Four classes of noise with some colour: six images each to train on, five to validate."""
+    from PIL import Image
+
+    folder, dice = tmp_path_factory.mktemp("noise"), random.Random(1)
+    for part, count in (("train", 6), ("val", 5)):
+        for label in range(4):
+            (folder / part / str(label)).mkdir(parents=True)
+            for number in range(count):
+                image = Image.new("RGB", (8, 8))
+                for place in range(64):
+                    colour = tuple(dice.randrange(200) + 30 * (part == label) for part in range(3))
+                    image.putpixel((place % 8, place // 8), colour)
+                image.save(folder / part / str(label) / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(build_of):
+    """What starts jobs, see `tests/faults/server.py`: a function of a request that gives what waits for its end."""
+    environment = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, FAULTS / "server.py", build_of() / "distributed.py"]
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    ended, count = {}, 0
+
+    def start(**request):
+        nonlocal count
+        count += 1
+        number = count
+        process.stdin.write(json.dumps({"id": number, **request}) + "\n")
+        process.stdin.flush()
+
+        def wait():
+            while number not in ended:
+                line = json.loads(process.stdout.readline())
+                ended[line["id"]] = line
+            return ended[number]
+
+        return wait
+
+    yield start
+    process.stdin.close()
+    process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def begin(server, data, tmp_path_factory):
+    """A function that starts a job, and gives one that waits for its end and tells of it.
+
+    `folder` is where it writes, `fault` what happens to it, see `tests/faults/sitecustomize.py`.
+    """
+
+    def begin(*options, ranks=2, folder=None, fault=None, agent_store=False, recipe=RECIPE, **env):
+        logs = tmp_path_factory.mktemp("job")
+        folder = folder or logs / "run"
+        env |= {} if fault is None else {"FAULT": json.dumps(fault), "FAULT_FOLDER": str(logs)}
+        argv = ["distributed.py", "--data", str(data), *recipe, "--output-dir", str(folder), *map(str, options)]
+        wait = server(ranks=ranks, argv=argv, env=env, logs=str(logs), agent_store=agent_store)
+
+        def end():
+            result = wait()
+            outs, errs = ([(logs / f"{name}.{rank}").read_text() for rank in range(ranks)] for name in ("out", "err"))
+            fired = logs / "fired"
+            return SimpleNamespace(
+                folder=folder,
+                logs=logs,
+                statuses=result["statuses"],
+                seconds=result["seconds"],
+                outs=outs,
+                errs=[re.sub(r".*UserWarning: --seed.*\n.*\n", "", err) for err in errs],
+                fired=json.loads(fired.read_text()) | {"ended": time.time()} if fired.exists() else None,
+            )
+
+        return end
+
+    return begin
+
+
+def state(path):
+    """What is in a checkpoint, but for the name that the run has drawn."""
+    return {name: value for name, value in torch.load(path, weights_only=True).items() if name != "run"}
+
+
+def difference(one, other, path="") -> str:
+    """Where two states differ first, to the bit; "" where they do not."""
+    if type(one) is not type(other):
+        return f"{path}: {type(one)}, {type(other)}"
+    if isinstance(one, torch.Tensor):
+        return "" if torch.equal(one, other) else path
+    if isinstance(one, dict):
+        if list(one) != list(other):
+            return f"{path}: {list(one)}, {list(other)}"
+        return next(filter(None, (difference(one[name], other[name], f"{path}/{name}") for name in one)), "")
+    if isinstance(one, (list, tuple)):
+        return difference(dict(enumerate(one)), dict(enumerate(other)), path)
+    return "" if one == other else f"{path}: {one}, {other}"
+
+
+@pytest.fixture(scope="module")
+def whole(begin):
+    """A function that gives the files of a run that nothing disturbs, by name, for a number of ranks."""
+    runs = {}
+
+    def whole(ranks=2, *options):
+        if (ranks, options) not in runs:
+            done = begin(*options, ranks=ranks)()
+            assert done.statuses == [0] * ranks and done.errs == [""] * ranks, done.errs
+            runs[ranks, options] = {name: state(done.folder / name) for name in FILES}
+        return runs[ranks, options]
+
+    return whole
+
+
+def wrong_end(end, whole) -> str:
+    """What is wrong with how a resumed run ended, by the files that a whole one has left; "" for nothing."""
+    if any(end.statuses) or any(end.errs):
+        return f"resumed: {end.statuses} {end.errs}"
+    if left := {path.name for path in end.folder.iterdir()} - set(FILES) - {"filler"}:
+        return f"left behind: {left}"
+    pairs = ((name, difference(state(end.folder / name), whole[name])) for name in (FILES[0], FILES[2]))
+    return "".join(f"{name}: {where} " for name, where in pairs if where)
+
+
+def unreadable(folder) -> str:
+    for path in folder.glob("*.pth.tar"):
+        try:
+            torch.load(path, weights_only=True)
+        except Exception as error:
+            return f"{path.name}: {error}"
+    return ""
+
+
+def progress(end):
+    """Epochs and steps that a resumed run has found done, and what its line says besides."""
+    line = end.outs[0].splitlines()[1]
+    if line.startswith("--resume auto: no checkpoint in "):
+        return 0, 0, ""
+    _, epochs, steps, more = DONE.fullmatch(line).groups()
+    return int(epochs), int(steps), more
+
+
+# SIGKILL at any moment
+
+
+def during_the_save(dice, size):
+    """Each saves once an epoch, or after each step and then at the end of the epoch too."""
+    name = FILES[0]
+    at = dice.choice([f"write {name}.tmp"] * 4 + [f"fsync {name}.tmp", f"replace {name}"] + [f"replace {FILES[1]}"] * 2)
+    at = dice.choice([at, at, at, f"link {FILES[1]}.tmp"])
+    when = "before" if at.startswith("write") else dice.choice(["before", "after"])
+    return {"at": at, "nth": dice.randint(1, 1 if FILES[1] in at else 2), "when": when, "bytes": dice.randrange(size)}
+
+
+def during_the_best_copy(dice, size):
+    name = FILES[2]
+    at = dice.choice([f"link {name}.tmp", f"fsync {name}.tmp", f"replace {name}"] + [f"copy {name}.tmp"] * 3)
+    when = "before" if at.startswith("copy") else dice.choice(["before", "after"])
+    return {"at": at, "nth": dice.randint(1, 2), "when": when, "bytes": dice.randrange(size)}
+
+
+def between_steps(dice, size):
+    return {"at": "step", "nth": dice.randint(2, 2 * STEPS - 1), "when": dice.choice(["before", "after"])}
+
+
+def in_validation(dice, size):
+    return {"at": "validation", "nth": dice.randint(1, 6), "when": dice.choice(["before", "after"])}
+
+
+def in_the_first_or_last_step(dice, size):
+    return {"at": "step", "nth": dice.choice([1, 2 * STEPS]), "when": dice.choice(["before", "after"])}
+
+
+PLACES = [during_the_save, during_the_best_copy, between_steps, in_validation, in_the_first_or_last_step]
+
+
+@pytest.mark.parametrize("who", ["one", "all"])
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_a_killed_run_leaves_whole_files_and_ends_like_an_undisturbed_one(place, who, begin, whole):
+    dice, size, wrong = random.Random(f"{place.__name__} {who}"), 6000, []
+
+    def trial():
+        plan, every = place(dice, size), dice.randrange(2)
+        writes = place in (during_the_save, during_the_best_copy)
+        if every and place is during_the_save:
+            plan["nth"] += dice.randrange(6)
+        plan |= {"do": "SIGKILL", "rank": 0 if writes else dice.randrange(2)}
+        plan["to"] = [0, 1] if who == "all" else [dice.randrange(2) if writes else plan["rank"]]
+        env = {"FAULT_NO_LINKS": "1"} if plan["at"].startswith("copy") else {}
+        options = ["--save-every", every]
+        return plan, options, begin(*options, fault=plan, agent_store=dice.random() < 0.5, **env)
+
+    def resumed(plan, options, end):
+        killed = end()
+        if killed.fired is None or not any(killed.statuses[rank] == -9 for rank in plan["to"]):
+            # Rank 1 has nothing left to do while rank 0 writes for the last time.
+            late = killed.fired and plan["to"] == [1] and killed.fired["steps"] == 2 * STEPS
+            return None if late else f"was not killed: {killed}"
+        if why := unreadable(killed.folder):
+            return why
+        again = begin(*options, "--resume", "auto", folder=killed.folder)
+        return killed.fired["steps"] - 1, again  # but for the present step
+
+    def judge(plan, options, found):
+        if found is None or isinstance(found, str):
+            return found
+        made, end = found[0], found[1]()
+        epochs, steps, _ = progress(end)
+        if epochs * STEPS + steps < (made if options[-1] else made // STEPS * STEPS):
+            return f"{made} steps were made, {epochs} epochs and {steps} steps are left"
+        return wrong_end(end, whole())
+
+    for _ in range(5):
+        trials = [trial() for _ in range(4)]  # at once, since each waits now and then
+        found = [resumed(*one) for one in trials]
+        judged = [(plan, options, judge(plan, options, one)) for (plan, options, _), one in zip(trials, found)]
+        wrong += [one for one in judged if one[-1]]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+# Signals that end a job
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+def test_a_signal_to_any_rank_ends_all_with_status_75_behind_the_step_or_in_validation(name, begin, whole):
+    # A rank that rests holds up the others, so that none is further when they hear of the signal.
+    steps = [
+        {"at": "step", "nth": nth, "rank": rank, "to": to, "do": name, "rest": 2.5}
+        for nth, rank, to in [(1, 0, [0]), (2, 1, [1]), (3, 0, [0, 1]), (5, 1, [1])]
+    ]
+    validations = [{"at": "validation", "nth": nth, "rank": rank, "do": name} for nth, rank in [(1, 0), (4, 1)]]
+    ends = [begin(fault=plan) for plan in steps] + [begin(fault=plan, FAULT_PACE="2") for plan in validations]
+    for plan, end in zip(steps + validations, ends):
+        stopped = end()
+        assert stopped.statuses == [75, 75] and stopped.errs == ["", ""], (plan, stopped)
+        assert stopped.outs[0].endswith("stopped by a signal, and saved: --resume auto goes on from here\n")
+        assert stopped.fired["ended"] - stopped.fired["time"] < 30
+        assert not unreadable(stopped.folder)
+        epochs = (plan["nth"] - 1) // STEPS
+        assert stopped.outs[0].count(" * Acc@1 ") == epochs  # the present validation was not ended
+        resumed = begin("--resume", "auto", folder=stopped.folder)()
+        made = plan["nth"] - epochs * STEPS if plan["at"] == "step" else STEPS
+        assert progress(resumed) == (epochs, made, ""), plan
+        assert not (why := wrong_end(resumed, whole())), (plan, why)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_during_start_up_ends_the_job_and_spoils_nothing(name, begin, whole):
+    ends = [begin(fault={"at": "start", "rank": rank, "do": name}) for rank in (0, 1)]
+    for rank, end in enumerate(ends):
+        stopped = end()
+        assert stopped.statuses[rank] not in (0, 75) and all(stopped.statuses), stopped
+        assert stopped.fired["ended"] - stopped.fired["time"] < 30
+        resumed = begin("--resume", "auto", folder=stopped.folder)()
+        assert progress(resumed) == (0, 0, "")
+        assert not (why := wrong_end(resumed, whole())), why
+
+
+def test_a_second_signal_during_the_save_does_not_spoil_it(begin, whole):
+    plan = {"at": f"write {FILES[0]}.tmp", "to": [0, 1], "do": "SIGTERM"}  # the save at the end of an epoch
+    stopped = begin(fault=plan)()
+    assert stopped.statuses == [75, 75] and not unreadable(stopped.folder)
+    resumed = begin("--resume", "auto", folder=stopped.folder)()
+    assert not (why := wrong_end(resumed, whole())), why
+
+
+# A rank that hangs
+
+
+@pytest.mark.parametrize("agent_store", [False, True])
+def test_a_hung_rank_ends_the_job_with_a_message_that_names_it(agent_store, begin):
+    plans = [
+        *({"at": "step", "nth": 2, "rank": rank, "do": "SIGSTOP"} for rank in (0, 1)),
+        *({"at": "image", "nth": 5, "rank": rank, "do": "sleep"} for rank in (0, 1)),
+    ]
+    ends = [begin("--timeout", 5, fault=plan, agent_store=agent_store) for plan in plans]
+    for plan, end in zip(plans, ends):
+        stopped = end()
+        assert all(stopped.statuses) and stopped.fired["ended"] - stopped.fired["time"] < 40
+        said = [line for err in stopped.errs for line in err.splitlines() if "distributed.py: error: " in line]
+        # What the next one says of the job that is ending may come on top.
+        assert f"error: rank {plan['rank']} hangs: nothing has moved for --timeout 5 s" in said[0], (plan, said)
+
+
+# Another number of ranks
+
+
+def images_of(end):
+    """Index by index what the ranks of a run have read of the training set, see `tests/faults`."""
+    return sorted(int(line) for path in end.logs.glob("images.*") for line in path.read_text().split())
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3), (3, 2)])
+def test_another_number_of_ranks_goes_on_with_the_images_that_are_left_and_says_so(before, after, begin):
+    recipe = [*RECIPE, "--batch-size", "6", "--epochs", "1"]
+    stopped = begin(ranks=before, recipe=recipe, fault={"at": "step", "nth": 2, "do": "SIGTERM", "rest": 2.5})()
+    assert stopped.statuses == [75] * before
+    resumed = begin("--resume", "auto", ranks=after, recipe=recipe, folder=stopped.folder, fault={})()
+    assert resumed.statuses == [0] * after and resumed.errs == [""] * after, resumed.errs
+    assert progress(resumed) == (0, 2, f"; world_size was {before}, is {after}")
+    assert sorted(images_of(stopped) + images_of(resumed)) == list(range(24))
+    last = state(stopped.folder / FILES[0])
+    assert (last["epoch"], last["step"], last["world_size"]) == (1, 0, after)
+
+
+def test_another_global_batch_trains_no_image_of_the_epoch_twice_but_for_those_it_names(begin):
+    recipe = [*RECIPE, "--epochs", "1"]
+    fault = {"at": "step", "nth": 5, "do": "SIGTERM", "rest": 2.5}
+    stopped = begin("--batch-size", "2", recipe=recipe, fault=fault)()
+    resumed = begin("--batch-size", "8", "--resume", "auto", recipe=recipe, folder=stopped.folder, fault={})()
+    assert resumed.statuses == [0, 0]
+    more = "; global_batch was 2, is 8; the last 2 images of its unfinished epoch are trained again"
+    assert progress(resumed) == (0, 5, more)
+    assert len(images_of(stopped)) == 10 and len(images_of(resumed)) == 16
+    assert set(images_of(stopped) + images_of(resumed)) == set(range(24))
+
+
+def test_three_ranks_killed_and_resumed_end_like_three_undisturbed_ones(begin, whole):
+    recipe = [*RECIPE, "--batch-size", "6"]
+    straight = begin(ranks=3, recipe=recipe)()
+    killed = begin("--save-every", 1, ranks=3, recipe=recipe, fault={"at": "step", "nth": 6, "do": "SIGKILL"})()
+    assert killed.statuses[0] == -9
+    resumed = begin("--resume", "auto", ranks=3, recipe=recipe, folder=killed.folder)()
+    assert progress(resumed) == (1, 1, "")
+    assert not (why := wrong_end(resumed, {name: state(straight.folder / name) for name in FILES})), why
+
+
+# Files that are broken, or of something else
+
+
+def spoil(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "a flipped byte":
+        data[data.index(state(path)["state_dict"]["3.weight"].numpy().tobytes()) + 100] ^= 1
+    path.unlink()  # its other names stay whole
+    path.write_bytes({"truncated": data[: len(data) // 2], "empty": b""}.get(how, data))
+
+
+@pytest.mark.parametrize("how", ["a flipped byte", "truncated", "empty"])
+def test_where_the_newest_checkpoint_is_broken_the_previous_one_is_used_and_it_says_so(how, begin, whole):
+    fault = {"at": "step", "nth": 5, "do": "SIGKILL"}
+    killed = begin("--save-every", 1, fault=fault)()
+    spoil(killed.folder / FILES[0], how)
+    resumed = begin("--resume", "auto", folder=killed.folder)()
+    assert resumed.errs[0].startswith(f"distributed.py: {FILES[0]}: cannot be read: ")
+    assert resumed.errs[0].count("\n") == 1 and resumed.errs[1] == ""
+    assert resumed.outs[0].splitlines()[1].startswith(f"{FILES[1]}: 1 epochs and 0 steps are done, ")
+    resumed.errs[0] = ""
+    assert not (why := wrong_end(resumed, whole())), why
+
+
+def test_a_kill_in_the_first_save_behind_a_broken_checkpoint_leaves_whole_ones(begin, whole):
+    killed = begin("--save-every", 1, fault={"at": "step", "nth": 5, "do": "SIGKILL"})()
+    spoil(killed.folder / FILES[0], "empty")
+    (killed.folder / FILES[2]).unlink()
+    fault = {"at": f"replace {FILES[1]}", "when": "after", "do": "SIGKILL"}
+    again = begin("--save-every", 1, "--resume", "auto", folder=killed.folder, fault=fault)()
+    assert again.statuses[0] == -9 and not unreadable(killed.folder)
+    resumed = begin("--resume", "auto", folder=killed.folder)()
+    assert progress(resumed)[0] == 1 and resumed.statuses == [0, 0]
+    assert not difference(state(killed.folder / FILES[0]), whole()[FILES[0]])
+
+
+def test_where_no_checkpoint_is_whole_a_run_does_not_start_anew(begin):
+    done = begin()()
+    for name, how in zip(FILES, ["truncated", "empty", "a flipped byte"]):
+        spoil(done.folder / name, how)
+    before = {path.name: path.read_bytes() for path in done.folder.iterdir()}
+    refused = begin("--resume", "auto", folder=done.folder)()
+    assert refused.statuses[0] == 2 and refused.statuses[1] != 0
+    assert [line.startswith(f"distributed.py: {name}: ") for line, name in zip(refused.errs[0].splitlines(), FILES)]
+    assert refused.errs[0].splitlines()[-1] == (
+        f"distributed.py: error: --resume auto: no checkpoint in {done.folder} is whole"
+    )
+    assert {path.name: path.read_bytes() for path in done.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.module."])
+def test_the_four_keys_of_upstream_load_under_any_wrapper_and_it_says_what_is_missing(prefix, begin, whole, tmp_path):
+    last = whole()[FILES[0]]
+    four = {name: last[name] for name in ("epoch", "arch", "best_acc1")}
+    four["best_acc1"] = torch.tensor([four["best_acc1"]])  # as upstream has it
+    four["state_dict"] = {prefix + name: value for name, value in last["state_dict"].items()}
+    torch.save(four, tmp_path / "four.pth.tar")
+    done = begin("--resume", tmp_path / "four.pth.tar", "--epochs", "2")()
+    assert done.statuses == [0, 0] and done.errs == ["", ""]
+    assert f"{tmp_path}/four.pth.tar: 2 epochs and 0 steps are done, " in done.outs[0]
+    assert "there is no optimizer in it: its momentum starts at zero" in done.outs[0]
+    evaluated = begin("--evaluate", "--resume", tmp_path / "four.pth.tar")()
+    assert evaluated.statuses == [0, 0]
+    assert f" * Acc@1 {last['best_acc1']:.3f} " in evaluated.outs[0]
+    assert not list(evaluated.folder.iterdir())
+
+
+def rewritten(change):
+    def write(path, last):
+        torch.save(change(last), path)
+
+    return write
+
+
+def others(last, **changes):
+    weights = {name: value for name, value in (last["state_dict"] | changes).items() if value is not None}
+    return last | {"state_dict": weights}
+
+
+WRONG = {
+    "text": (lambda path, last: path.write_text("no checkpoint"), "cannot be read: "),
+    "a pickle with code": (lambda path, last: torch.save({"epoch": print}, path), "cannot be read: "),
+    "a tensor": (
+        rewritten(lambda last: torch.zeros(3)),
+        "not a checkpoint of this script, it has no arch, best_acc1, ",
+    ),
+    "weights alone": (rewritten(lambda last: last["state_dict"]), "not a checkpoint of this script, it has no arch"),
+    "another arch": (rewritten(lambda last: last | {"arch": "resnet18"}), "it is of resnet18, --arch says tiny"),
+    "other classes": (
+        rewritten(lambda last: last | {"classes": ["0", "1", "cat"]}),
+        "it has 3 classes, train/ has 4; not in both: 2, 3, cat",
+    ),
+    "missing keys": (
+        rewritten(lambda last: others(last, **{"3.bias": None, "4.bias": torch.zeros(4)})),
+        "not the weights of this model: missing 3.bias, unexpected 4.bias",
+    ),
+    "other shapes": (
+        rewritten(lambda last: others(last, **{"3.bias": torch.zeros(5)})),
+        "not the weights of this model: 3.bias is [5], not [4]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_file_that_is_none_of_this_run_is_refused_in_one_line(what, begin, whole, tmp_path):
+    path = tmp_path / "wrong.pth.tar"
+    WRONG[what][0](path, whole()[FILES[0]])
+    refused = begin("--resume", path)()
+    assert refused.statuses[0] == 2 and all(refused.statuses), refused.errs
+    line, *more = refused.errs[0].splitlines()
+    assert WRONG[what][1] in line and line.startswith("distributed.py: error: ") and str(path) in line
+    assert more == [] and refused.errs[1] == ""
+    assert not list(refused.folder.iterdir())
+
+
+def test_a_missing_file_a_finished_run_and_a_folder_in_use_are_told_apart(begin, tmp_path):
+    refused = begin("--resume", tmp_path / "none.pth.tar")()
+    assert refused.statuses[0] == 2 and all(refused.statuses)
+    assert refused.errs[0] == f"distributed.py: error: --resume {tmp_path}/none.pth.tar: there is no such file\n"
+    done = begin()()
+    before = {path.name: path.read_bytes() for path in done.folder.iterdir()}
+    again = begin("--resume", "auto", folder=done.folder)()
+    assert again.statuses == [0, 0] and "Epoch" not in again.outs[0] and progress(again) == (2, 0, "")
+    anew = begin(folder=done.folder)()
+    assert anew.statuses[0] == 2 and anew.statuses[1] != 0 and "--overwrite" in anew.errs[0]
+    assert {path.name: path.read_bytes() for path in done.folder.iterdir()} == before
+    (done.folder / FILES[0]).unlink()  # as where the first save was broken off behind the best copy
+    anew = begin(folder=done.folder)()
+    assert anew.statuses[0] == 2 and anew.statuses[1] != 0 and "--overwrite" in anew.errs[0]
+
+
+# Disks
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A function that mounts a disk in memory, of so many bytes, and gives its folder."""
+    folders = []
+
+    def mount(size, *options):
+        folder = tmp_path / f"disk{len(folders)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "tmpfs", folder]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"only root can mount a tmpfs: {error}")
+        folders.append(folder)
+        return folder
+
+    yield mount
+    for folder in folders:
+        subprocess.run(["umount", folder], check=True)
+
+
+MB = 2**20
+LARGE = ["--num-classes", "1000"]  # 0.4 MB a checkpoint
+
+
+@pytest.mark.parametrize("left", [0, 100, 150_000, 300_000, 390_000])
+@pytest.mark.parametrize("nth", [1, 2, 4])
+def test_a_disk_that_fills_up_in_the_middle_of_a_save_keeps_the_files_before(left, nth, begin, small_disk):
+    options = [*LARGE, "--save-every", 1]
+    folder = small_disk(2 * MB)
+    full = begin(
+        *options, folder=folder, fault={"at": f"write {FILES[0]}.tmp", "nth": nth, "do": "fill", "bytes": left}
+    )()
+    assert full.statuses[0] == 2 and full.statuses[1] != 0, full
+    lines = full.errs[0].splitlines()
+    assert lines[-1].startswith(f"distributed.py: error: cannot write {folder}/{FILES[0]} ("), lines
+    assert lines[-1].endswith("what was there stays as it is") and len(lines) == 1
+    assert {path.name for path in folder.iterdir()} == {"filler", *FILES[: min(nth - 1, 2)]} | set(
+        FILES[2:] * (nth > 4)
+    )
+    assert not unreadable(folder)
+    (folder / "filler").unlink()
+    resumed = begin(*options, "--resume", "auto", folder=folder)()
+    epochs, steps, _ = progress(resumed)
+    assert epochs * STEPS + steps == min(nth, 4) - 1
+    undisturbed = begin(*options)()
+    assert not (why := wrong_end(resumed, {name: state(undisturbed.folder / name) for name in FILES})), why
+
+
+def test_a_disk_that_is_too_small_or_read_only_is_refused_before_training(begin, small_disk):
+    refused = begin("--num-classes", "2000", folder=small_disk(2 * MB))()
+    assert refused.statuses[0] == 2 and "Epoch" not in refused.outs[0]
+    line = refused.errs[0].splitlines()[-1]
+    assert re.fullmatch(r"distributed.py: error: \S+: 2.0 MB free, and checkpoints take up to 3.\d MB; .*", line), line
+
+    folder = small_disk(2 * MB, "ro")
+    refused = begin(folder=folder)()
+    assert refused.statuses[0] == 2 and refused.outs[0] == ""
+    line = f"distributed.py: error: --output-dir {folder}: cannot be written to: Read-only file system\n"
+    assert refused.errs[0] == line
+
+
+def test_resuming_on_the_smallest_disk_that_was_accepted_runs_to_the_end(begin, small_disk):
+    """What is mapped from a checkpoint that has been replaced keeps its room until nothing uses it any more."""
+    folder = small_disk(int(1.75 * MB))
+    options = [*LARGE, "--save-every", 1]
+    killed = begin(*options, folder=folder, fault={"at": "step", "nth": 5, "do": "SIGKILL"})()
+    assert killed.statuses[0] == -9
+    resumed = begin(*options, "--resume", "auto", folder=folder)()
+    assert resumed.statuses == [0, 0], resumed.errs
+
+
+# Under torchrun itself, with loading processes
+
+
+@pytest.fixture
+def launched(build_of, data, tmp_path):
+    """A function that runs two ranks under torchrun, with a fault, and gives them what `begin` gives."""
+
+    def launched(*options, fault, restarts=0):
+        logs, folder = tmp_path / "job", tmp_path / "run"
+        logs.mkdir()
+        env = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
+        env |= {"FAULT": json.dumps(fault), "FAULT_FOLDER": str(logs)}
+        env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or gloo's restarts fail now and then: pytorch#135712
+        agent = [sys.executable, *TORCHRUN, f"--max-restarts={restarts}", "--nproc_per_node=2"]
+        agent += ["--redirects=3", f"--log-dir={logs}", build_of() / "distributed.py", "--data", data, *RECIPE]
+        command = [*map(str, agent), "--output-dir", str(folder), "--workers", "1", *map(str, options)]
+        with open(logs / "agent", "w") as file:
+            status = subprocess.run(command, env=env, stdout=file, stderr=file, timeout=240).returncode
+        fired = json.loads((logs / "fired").read_text())
+        pids = [int((logs / str(rank)).read_text()) for rank in (0, 1)]
+        while time.time() - fired["time"] < 40 and any(map(running, pids)):
+            time.sleep(0.2)
+        return SimpleNamespace(
+            folder=folder,
+            status=status,
+            agent=(logs / "agent").read_text(),
+            outs=[path.read_text() for path in sorted(logs.rglob("stdout.log"))],  # of each start, and of each rank
+            fired=fired | {"ended": time.time()},
+            running=[pid for pid in pids if running(pid)],
+        )
+
+    return launched
+
+
+def running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"at": "step", "nth": 3, "rank": 1}, {"at": f"write {FILES[0]}.tmp", "nth": 2, "bytes": 3000}],
+    ids=["between steps", "during a save"],
+)
+def test_a_launcher_that_restarts_a_killed_rank_ends_like_an_undisturbed_run(fault, launched, whole):
+    done = launched("--save-every", 1, "--resume", "auto", fault=fault | {"do": "SIGKILL"}, restarts=3)
+    assert done.status == 0, done.agent
+    starts = [out for out in done.outs if out]
+    assert len(starts) == 2 and len(done.outs) == 4  # by rank 0 of either
+    epochs, steps, _ = progress(SimpleNamespace(outs=starts[1:]))
+    assert epochs * STEPS + steps >= done.fired["steps"] - 1
+    done.statuses, done.errs = [0], []
+    assert not (why := wrong_end(done, whole())), why
+
+
+def test_ranks_end_with_a_launcher_that_was_killed(launched, begin, whole):
+    killed = launched("--save-every", 1, fault={"at": "step", "nth": 2, "to": "agent", "do": "SIGKILL"})
+    assert killed.status == -9 and killed.running == []
+    assert not unreadable(killed.folder)
+    resumed = begin("--resume", "auto", folder=killed.folder)()
+    epochs, steps, _ = progress(resumed)
+    assert epochs * STEPS + steps >= killed.fired["steps"]
+    assert not (why := wrong_end(resumed, whole())), why
+
+
+@pytest.mark.parametrize("to", ["agent", [1]])
+def test_a_signal_under_a_launcher_saves_and_ends_all_ranks(to, launched, begin, whole):
+    fault = {"at": "step", "nth": 2, "rank": 1, "to": to, "do": "SIGTERM", "rest": 2.5}
+    stopped = launched(fault=fault)
+    assert stopped.status != 0 and stopped.running == []
+    assert stopped.fired["ended"] - stopped.fired["time"] < 30
+    assert stopped.outs[0].endswith("stopped by a signal, and saved: --resume auto goes on from here\n")
+    if to != "agent":  # which lists how the ranks have ended, unless it is ended itself
+        assert re.findall(r"exitcode +: (-?\d+)", stopped.agent) == ["75"] * 2, stopped.agent
+    resumed = begin("--resume", "auto", folder=stopped.folder)()
+    assert progress(resumed) == (0, 2, "")
+    assert not (why := wrong_end(resumed, whole())), why
