@@ -30,7 +30,5 @@ RUN if [ -z "${TORCH}${TORCHVISION}" ]; then set -- ".[train,demo]"; \
 
 # By number, so that a host which wants to know that it is not root can tell.
 USER 1000
-# The second one: torchrun finds itself again after a rank has died, see "When something goes wrong" in the README.
-ENV PYTHONUNBUFFERED=1 \
-    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+ENV PYTHONUNBUFFERED=1
 CMD ["sh", "-c", "python -m patcher check && exec python examples/demo.py --quick --folder /tmp/demo"]
