@@ -15,9 +15,10 @@ class OutputDir(Patch):
     after = ("any_launcher", "configurable_gpus")
     changes = [
         (
-            "import glob\nimport os\nimport sys\nimport tempfile\np.add_argument('-x')\n"
-            "def main():\n    a = p.parse_args()\n",
-            "import glob\nimport os\nimport sys\nimport tempfile\np.add_argument('-x')\n...\n"
+            "import glob\nimport os\nimport socket\nimport sys\nimport tempfile\nimport time\n"
+            "p.add_argument('-x')\ndef main():\n    a = p.parse_args()\n",
+            "import glob\nimport os\nimport socket\nimport sys\nimport tempfile\nimport time\n"
+            "p.add_argument('-x')\n...\n"
             "def main():\n    a = in_output_dir(p.parse_args())\n",
         ),
     ]
