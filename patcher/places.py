@@ -46,6 +46,13 @@ def parsing(body: Body) -> tuple[int, int] | None:
     return None
 
 
+def parse_args_call(value: cst.BaseExpression) -> cst.Call | None:
+    """The call `parser.parse_args()` that a value is, or in `f(g(parser.parse_args()))` is made of."""
+    while isinstance(value, cst.Call) and not syntax.is_method_call(value, "parse_args"):
+        value = value.args[0].value if value.args else None
+    return value if isinstance(value, cst.Call) else None
+
+
 def parsed_into(body: Body, index: int, line: int) -> str:
     """The name in the line that `_parsing` has found."""
     return body[index].body.body[line].body[0].targets[0].target.value

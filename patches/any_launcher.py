@@ -1,6 +1,6 @@
 import libcst as cst
 
-from patcher import Patch, syntax
+from patcher import Patch, places, syntax
 
 
 class AnyLauncher(Patch):
@@ -42,7 +42,11 @@ class AnyLauncher(Patch):
         return updated
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
-        if self.function != "main" or not syntax.is_method_call(updated.value, "parse_args"):
+        parsed = places.parse_args_call(updated.value)
+        if self.function != "main" or parsed is None or places.innermost(updated.value, "join_launch"):
             return updated
         self.insert_function("join_launch", "launch.py")
-        return updated.with_changes(value=syntax.wrapped("join_launch", updated.value))
+        joined = syntax.wrapped("join_launch", parsed)
+        return updated.with_changes(
+            value=joined if parsed is updated.value else updated.value.deep_replace(parsed, joined)
+        )

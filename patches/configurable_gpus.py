@@ -2,7 +2,7 @@ import re
 
 import libcst as cst
 
-from patcher import Patch, syntax
+from patcher import Patch, places, syntax
 from patcher.patch import MODULE, flag
 from patches.added.gpu_ids import gpu_ids
 
@@ -46,9 +46,9 @@ class ConfigurableGpus(Patch):
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
-        parses = syntax.is_method_call(node.value, "parse_args") and isinstance(node.value.func.value, cst.Name)
-        if parses and isinstance(target, cst.Name):
-            self.parsed[self.function] = target.value, node.value.func.value.value
+        parsed = places.parse_args_call(node.value)
+        if parsed is not None and isinstance(parsed.func.value, cst.Name) and isinstance(target, cst.Name):
+            self.parsed[self.function] = target.value, parsed.func.value.value
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         if not _names_gpus(updated) or _ids(updated.value) in (None, self.gpus):

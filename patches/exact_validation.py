@@ -1,6 +1,6 @@
 import libcst as cst
 
-from patcher import Patch
+from patcher import Patch, syntax
 from patches.train_meters import calls, measuring, waits_for_ranks
 
 
@@ -50,7 +50,8 @@ class ExactValidation(Patch):
         if not calls(updated, "enumerate"):
             return measuring(self, updated, self.means)
         loader = updated.args[0]
-        if not isinstance(loader.value, cst.Name) or self.progress is None or self.has_function("totalled"):
+        plain = isinstance(loader.value, cst.Name) or syntax.is_call(loader.value, "left_if_asked")
+        if not plain or self.progress is None or self.has_function("totalled"):
             return updated
         self.insert_function("totalled", "totalled.py")
         total = cst.Call(cst.Name("totalled"), [cst.Arg(loader.value), cst.Arg(self.progress)])

@@ -1,6 +1,6 @@
 import libcst as cst
 
-from patcher import Patch, syntax
+from patcher import Patch, places, syntax
 
 
 class OutputDir(Patch):
@@ -12,7 +12,6 @@ class OutputDir(Patch):
     sites = {"distributed.py": {"main": 1}, "dataparallel.py": {"main": 1}}
     needles = (b"parse_args",)
     origin = "https://github.com/pytorch/examples/issues/655"
-    after = ("any_launcher", "configurable_gpus")
     changes = [
         (
             "import glob\nimport os\nimport socket\nimport sys\nimport tempfile\nimport time\n"
@@ -28,12 +27,11 @@ class OutputDir(Patch):
         return syntax.is_call(node, "in_output_dir")
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
-        nodes = [*syntax.descendants(updated.value)] if isinstance(updated.value, cst.Call) else []
-        parsers = [node.func.value.value for node in nodes if syntax.is_method_call(node, "parse_args")]
-        if not parsers or any(self.done(node) for node in nodes):
+        parsed = places.parse_args_call(updated.value)
+        if parsed is None or places.innermost(updated.value, "in_output_dir"):
             return updated
         if self.has_option("--output-dir") or self.has_function("in_output_dir", "fail"):
             return updated
-        self.insert_option("--output-dir", "output_dir.py", parsers[0])
+        self.insert_option("--output-dir", "output_dir.py", parsed.func.value.value)
         self.insert_function("in_output_dir", "output_dir.py")
         return updated.with_changes(value=syntax.wrapped("in_output_dir", updated.value))

@@ -13,7 +13,6 @@ class Resume(Patch):
     sites = {"distributed.py": {"main_worker": 3}, "dataparallel.py": {"main_worker": 3}}
     needles = (b"torch.optim.", b"best_acc1")
     origin = "https://github.com/D-X-Y/NAS-Bench-201/issues/19"
-    after = ("topology_line",)  # which goes by the line that makes the optimizer
     changes = [
         (
             "import x\np.add_argument('-x')\ndef main():\n    o = p.parse_args()\n"

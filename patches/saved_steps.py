@@ -12,7 +12,6 @@ class SavedSteps(Patch):
     sites = {"distributed.py": {"train": 1, "validate": 1}, "dataparallel.py": {"train": 1, "validate": 1}}
     needles = (b"def train(", b"def validate(")
     origin = "https://github.com/pytorch/pytorch/issues/119856"
-    after = ("exact_validation",)
     changes = [
         (
             "import x\np.add_argument('-x')\ndef main():\n    p.parse_args()\n"

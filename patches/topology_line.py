@@ -37,4 +37,6 @@ class TopologyLine(Patch):
 
 
 def _makes_optimizer(statement: cst.CSTNode) -> bool:
-    return syntax.assigns(statement, lambda value: syntax.is_method_call(value, "SGD"))
+    return syntax.assigns(
+        statement, lambda value: any(syntax.is_method_call(n, "SGD") for n in syntax.descendants(value))
+    )
