@@ -15,8 +15,8 @@ class ArgumentChecks(Patch):
     origin = "https://docs.python.org/3/library/argparse.html#exiting-methods"
     changes = [
         (
-            "import os\nimport socket\nimport sys\nimport time\ndef main():\n    o = p.parse_args()\n    go(o)\n",
-            "import os\nimport socket\nimport sys\nimport time\n...\n"
+            "import os, signal, socket, sys, time\ndef main():\n    o = p.parse_args()\n    go(o)\n",
+            "import os, signal, socket, sys, time\n...\n"
             "def main():\n    o = p.parse_args()\n    check_arguments(o)\n    go(o)\n",
         ),
     ]

@@ -15,20 +15,20 @@ class BadImages(Patch):
     origin = "https://github.com/python-pillow/Pillow/issues/1510"
     changes = [
         (
-            "import contextlib\nimport functools\nimport os\nimport socket\nimport sys\nimport time\n"
+            "import contextlib, functools, os, signal, socket, sys, time\n"
             "import torchvision.datasets as datasets\np.add_argument('-x')\n"
             "def main():\n    o = p.parse_args()\n    seen = ImageFolder(a, t)\n",
-            "import contextlib\nimport functools\nimport os\nimport socket\nimport sys\nimport time\n"
+            "import contextlib, functools, os, signal, socket, sys, time\n"
             "import torchvision.datasets as datasets\np.add_argument('-x')\n"
             "...\ndef main():\n    o = p.parse_args()\n    check_images(o)\n"
             "    seen = ImageFolder(a, t, loader=functools.partial(load_image, skip=o.skip_bad_images))\n",
         ),
         (
-            "import contextlib\nimport os\nimport socket\nimport sys\nimport time\n"
+            "import contextlib, os, signal, socket, sys, time\n"
             "import torchvision.datasets as datasets\np.add_argument('-x')\n"
             "def main():\n    args = p.parse_args()\n"
             "    seen = datasets.ImageFolder(a, t, loader=l)\n    new = datasets.ImageFolder(b,\n      u)\n",
-            "import contextlib\nimport os\nimport socket\nimport sys\nimport time\n"
+            "import contextlib, os, signal, socket, sys, time\n"
             "import torchvision.datasets as datasets\np.add_argument('-x')\n...\n"
             "def main():\n    args = p.parse_args()\n    check_images(args)\n"
             "    seen = datasets.ImageFolder(a, t, loader=l)\n"

@@ -15,9 +15,9 @@ class EndedProcessGroup(Patch):
     origin = "https://github.com/pytorch/examples/issues/1387"
     changes = [
         (
-            "import os\nimport signal\nimport sys\nimport threading\nimport time\nimport torch.distributed as dist\n"
+            "import os, signal, sys, threading, time\nimport torch.distributed as dist\n"
             "def main():\n    main_worker(rank, args)\n",
-            "import os\nimport signal\nimport sys\nimport threading\nimport time\nimport torch.distributed as dist\n"
+            "import os, signal, sys, threading, time\nimport torch.distributed as dist\n"
             "...\ndef main():\n    run_to_the_end(main_worker, rank, args)\n",
         ),
     ]

@@ -15,9 +15,9 @@ class ExpectedWorld(Patch):
     origin = "https://github.com/pytorch/pytorch/issues/76069"
     changes = [
         (
-            "import os\nimport socket\nimport sys\nimport time\np.add_argument('-x')\n"
+            "import os, signal, socket, sys, time\np.add_argument('-x')\n"
             "def main():\n    o = p.parse_args()\n    go(o)\n",
-            "import os\nimport socket\nimport sys\nimport time\np.add_argument('-x')\n...\n"
+            "import os, signal, socket, sys, time\np.add_argument('-x')\n...\n"
             "def main():\n    o = p.parse_args()\n    check_expected_world(o)\n    go(o)\n",
         ),
     ]

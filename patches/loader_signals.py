@@ -14,8 +14,8 @@ class LoaderSignals(Patch):
     origin = "https://github.com/pytorch/pytorch/issues/68258"
     changes = [
         (
-            "import signal\nd = DataLoader(images, 8)\n",
-            "import signal\n...\nd = DataLoader(images, 8, worker_init_fn=outlive_signals)\n",
+            "import os, signal, threading\nd = DataLoader(images, 8)\n",
+            "import os, signal, threading\n...\nd = DataLoader(images, 8, worker_init_fn=outlive_signals)\n",
         ),
     ]
     leaves = ["d = DataLoader(images, worker_init_fn=f)\n", "d = Loader(images)\n"]

@@ -17,7 +17,7 @@ class ModelForData(Patch):
         (
             "import torch\nimport torch.nn as nn\nimport torchvision.models as models\np.add_argument('-x')\n"
             "def main():\n    a = p.parse_args()\n    model = models.__dict__[a.arch](pretrained=True)\n",
-            "import os\nimport socket\nimport sys\nimport time\nimport torch\nimport torch.nn as nn\n"
+            "import os\nimport signal\nimport socket\nimport sys\nimport time\nimport torch\nimport torch.nn as nn\n"
             "import torchvision.models as models\nimport warnings\np.add_argument('-x')\n...\n"
             "def main():\n    a = p.parse_args()\n    check_model(a)\n"
             "    model = build_model(a.arch, True, a.num_classes)\n",

@@ -14,9 +14,9 @@ class OutputDir(Patch):
     origin = "https://github.com/pytorch/examples/issues/655"
     changes = [
         (
-            "import glob\nimport os\nimport socket\nimport sys\nimport tempfile\nimport time\n"
+            "import glob, os, signal, socket, sys, tempfile, time\n"
             "p.add_argument('-x')\ndef main():\n    a = p.parse_args()\n",
-            "import glob\nimport os\nimport socket\nimport sys\nimport tempfile\nimport time\n"
+            "import glob, os, signal, socket, sys, tempfile, time\n"
             "p.add_argument('-x')\n...\n"
             "def main():\n    a = in_output_dir(p.parse_args())\n",
         ),

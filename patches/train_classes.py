@@ -15,10 +15,10 @@ class TrainClasses(Patch):
     origin = "https://github.com/huggingface/pytorch-image-models/issues/957"
     changes = [
         (
-            "import os\nimport socket\nimport sys\nimport time\nimport torchvision.datasets as datasets\n"
+            "import os, signal, socket, sys, time\nimport torchvision.datasets as datasets\n"
             "def main():\n    args = p.parse_args()\n"
             "    seen = datasets.ImageFolder(a, t)\n    new = datasets.ImageFolder(b, u)\n",
-            "import os\nimport socket\nimport sys\nimport time\nimport torchvision.datasets as datasets\n...\n"
+            "import os, signal, socket, sys, time\nimport torchvision.datasets as datasets\n...\n"
             "def main():\n    args = p.parse_args()\n    check_data(args)\n"
             "    seen = datasets.ImageFolder(a, t)\n    new = as_trained(datasets.ImageFolder(b, u), seen)\n",
         ),

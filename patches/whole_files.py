@@ -16,18 +16,18 @@ class WholeFiles(Patch):
     origin = "https://github.com/Lightning-AI/pytorch-lightning/issues/688"
     changes = [
         (
-            "import contextlib\nimport os\nimport shutil\nimport socket\nimport sys\nimport time\n"
+            "import contextlib, os, shutil, signal, socket, sys, time\n"
             "def save_checkpoint(s, best, path):\n"
             "    torch.save(s, path)\n    if best:\n        shutil.copyfile(path, 'b')\n",
-            "import contextlib\nimport os\nimport shutil\nimport socket\nimport sys\nimport time\n...\n"
+            "import contextlib, os, shutil, signal, socket, sys, time\n...\n"
             "def save_checkpoint(s, best, path):\n"
             f"    with whole_file(path, {PREVIOUS}) as temporary:\n"
             "        torch.save(s, temporary)\n        if best:\n            link_whole(temporary, 'b')\n",
         ),
         (
-            "import contextlib\nimport os\nimport shutil\nimport socket\nimport sys\nimport time\ndef f():\n"
+            "import contextlib, os, shutil, signal, socket, sys, time\ndef f():\n"
             "    with open('log', 'a', newline='') as log:\n        log.write(x)\n",
-            "import contextlib\nimport os\nimport shutil\nimport socket\nimport sys\nimport time\n...\ndef f():\n"
+            "import contextlib, os, shutil, signal, socket, sys, time\n...\ndef f():\n"
             "    with appended('log', 'a', newline='') as log:\n        log.write(x)\n",
         ),
     ]

@@ -80,7 +80,7 @@ def test_no_python_warning_arises_anywhere(name, build_of, run, data, driver):
         torch.hub.load_state_dict_from_url = fetched
         """
     )
-    options = ["--data", data, *SMALL, "-b", "10", "--epochs", "1", "-j", "1"]
+    options = ["--data", data, *SMALL, "-b", "10", "--epochs", "1", "-j", "1", "--overwrite"]
     plain = [build_of() / name, *options]
     for command in ([*plain, "--seed", "3"], [fetching, *plain, "--pretrained"]):
         result = run("-W", "error", *command, gpus=None)

@@ -1,6 +1,7 @@
 """Inserted by patches that refuse what cannot work."""
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -16,6 +17,7 @@ def fail(message):
     env = os.environ
     speaks = int(env.get('LOCAL_RANK', 0)) == 0
     if not speaks and 'TORCHELASTIC_RUN_ID' in env:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(30)
         speaks = True
     if speaks:
