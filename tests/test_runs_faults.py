@@ -97,7 +97,7 @@ def begin(server, data, tmp_path_factory):
                 statuses=result["statuses"],
                 seconds=result["seconds"],
                 outs=outs,
-                errs=[re.sub(r".*UserWarning: --seed.*\n.*\n", "", err) for err in errs],
+                errs=[re.sub(r".*warning: --seed.*\n", "", err) for err in errs],
                 fired=json.loads(fired.read_text()) | {"ended": time.time()} if fired.exists() else None,
             )
 
