@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import datetime
-import multiprocessing
 import os
 import signal
 import socket
@@ -72,10 +71,7 @@ class Watch:
         return self.piece == self.last
 
     def end(self):
-        """Have no thread in a call of the store when Python ends: it would be unwound from there, and that aborts.
-
-        Loading processes outlive the SIGTERM by which Python would end them after an exception, and wait for.
-        """
+        """Have no thread in a call of the store when Python ends: it would be unwound from there, and that aborts."""
         if self.store is not None:
             with contextlib.suppress(RuntimeError):  # the others need not wait to hear where this rank has ended
                 self.store.set('piece/{}'.format(self.rank), str(self.piece))
@@ -83,9 +79,6 @@ class Watch:
         self.asked.set()
         for thread in self.threads:
             thread.join(5)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or torch would say of each that it was killed
-        for child in multiprocessing.active_children():
-            child.kill()
 
     def look(self):
         while not (self.over.wait(1) if self.told else self.asked.wait(1) and self.over.is_set()):
