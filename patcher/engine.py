@@ -16,6 +16,7 @@ from enum import Enum
 
 import libcst as cst
 
+from patcher import syntax
 from patcher.patch import MODULE, Patch
 from patcher.problem import Problem
 from patcher.source import compile_check, encoding_of, unreadable
@@ -137,15 +138,41 @@ def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequenc
             body.append(statement)
             continue
         before = len(patch.hits)
-        result = statement.visit(patch)
-        if len(patch.hits) == before:
-            result = statement  # LibCST copies whatever it visits; the old one has been printed already
+        result = walk(statement, patch)
+        assert len(patch.hits) > before or result is statement, patch.slug()
         body.extend(result if isinstance(result, cst.FlattenSentinel) else [result])
     if not patch.hits:
         return module
     for insert in patch.insertions:
         body = list(insert(body))
     return module.with_changes(body=[node for node in body if node is not cst.RemovalSentinel.REMOVE])
+
+
+def walk(node: cst.CSTNode, patch: Patch):
+    """`node.visit(patch)`, but for spaces and comments, which are not visited, and without copies.
+
+    LibCST copies and validates each node that it visits; here what a patch leaves alone stays the same node, whose
+    text has been printed already.
+    """
+    changes = {}
+    for name in syntax.fields(type(node)) if patch.on_visit(node) else ():
+        old = getattr(node, name)
+        if isinstance(old, cst.CSTNode):
+            new = walk(old, patch)
+            if new is not old:
+                changes[name] = None if new is cst.RemovalSentinel.REMOVE else new
+        elif isinstance(old, (list, tuple)):
+            new = [(child, walk(child, patch) if isinstance(child, cst.CSTNode) else child) for child in old]
+            if any(one is not child for child, one in new):
+                changes[name] = [part for _, one in new for part in _parts(one)]
+    return patch.on_leave(node, node.with_changes(**changes) if changes else node)
+
+
+def _parts(result) -> Iterable:
+    """What a node in a sequence has become: nothing, one node, or several."""
+    if result is cst.RemovalSentinel.REMOVE:
+        return ()
+    return result if isinstance(result, cst.FlattenSentinel) else (result,)
 
 
 def mark(source: bytes, text: str) -> bytes:

@@ -6,6 +6,8 @@ and spare every run the import of that module, which costs more than LibCST itse
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator
 
 import libcst as cst
@@ -81,10 +83,25 @@ def adds_option(node: cst.CSTNode, *spellings: str) -> bool:
 
 
 def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """`node` and everything below it."""
+    """`node` and everything below it that is code, in the order of the text.
+
+    By fields, since `node.children` copies the node to find them.
+    """
     yield node
-    for child in node.children:
-        yield from descendants(child)
+    for name in fields(type(node)):
+        value = getattr(node, name)
+        for child in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(child, cst.CSTNode):
+                yield from descendants(child)
+
+
+@functools.cache
+def fields(kind: type[cst.CSTNode]) -> list[str]:
+    """The fields of a kind of node that may hold code, and no spaces and comments; blocks come last, as in the text."""
+    layout = ("whitespace", "leading_lines", "lines_", "trailing", "header", "footer", "indent", "newline")
+    names = [field.name for field in dataclasses.fields(kind) if not field.name.startswith(layout)]
+    blocks = () if kind is cst.IfExp else ("body", "handlers", "orelse", "finalbody")
+    return sorted(names, key=lambda name: blocks.index(name) if name in blocks else -1)
 
 
 def expression(statement: cst.CSTNode) -> cst.BaseExpression | None:
