@@ -16,18 +16,22 @@ from patches.added import watch  # noqa: E402
 def watches(monkeypatch):
     """A function that makes the watches of so many ranks, which share a store."""
 
+    made = []
+
     def make(world, timeout=600):
         store = dist.HashStore()
         monkeypatch.setattr(watch.signal, "signal", lambda number, handler: None)
         monkeypatch.setattr(dist, "rendezvous", lambda url, timeout: iter([(store, 0, world)]))
         monkeypatch.setenv("WORLD_SIZE", str(world))
-        made = []
         for rank in range(world):
             monkeypatch.setenv("RANK", str(rank))
             made.append(watch.Watch(timeout))
-        return made
+        return made[-world:]
 
-    return make
+    yield make
+    for one in made:  # or it ends this process, which does not move on
+        one.over.set()
+        watch.atexit.unregister(one.end)
 
 
 def work(one, pieces, dice):
@@ -88,3 +92,12 @@ def test_a_rank_that_does_not_move_is_named(watches, monkeypatch):
     while not said and time.monotonic() < end:
         time.sleep(0.1)
     assert said[0] == "rank 0 hangs: nothing has moved for --timeout 2 s"
+
+
+def test_no_thread_is_left_in_a_store_when_python_ends_and_others_hear_where_the_rank_ended(watches):
+    gone, left = watches(2)
+    gone.goes_on(), left.goes_on(), left.goes_on()
+    gone.end()
+    assert not any(thread.is_alive() for thread in gone.threads)
+    left.asked.set()
+    assert left.settled.wait(5) and left.last == 2

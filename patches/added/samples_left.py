@@ -62,5 +62,7 @@ def first_step(args, epoch, sampler):
     """With which step of `epoch` the run begins: 0, unless it resumes in the middle of this one."""
     if epoch != args.start_epoch:
         return 0
-    done = -(-getattr(args, 'images_done', 0) // int(os.environ.get('WORLD_SIZE', 1)))  # of this rank
-    return -(-len(sampler) // args.batch_size) if done >= len(sampler) else done // args.batch_size
+    images, world = getattr(args, 'images_done', 0), int(os.environ.get('WORLD_SIZE', 1))
+    if images > world * (len(sampler) - 1):
+        return -(-len(sampler) // args.batch_size)  # all: what the ranks have more than there are images is repeated
+    return images // world // args.batch_size
