@@ -14,7 +14,7 @@ test: $(VENV)/ready
 
 # The built scripts, and the functions that patches add to them, with the oldest torch that they run on.
 test-oldest: $(OLDEST)/ready
-	$(OLDEST)/bin/python -m pytest tests/test_runs*.py tests/test_added*.py
+	$(OLDEST)/bin/python -m pytest -m "not thorough" tests/test_runs*.py tests/test_added*.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

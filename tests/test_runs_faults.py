@@ -203,6 +203,7 @@ def in_the_first_or_last_step(dice, size):
 PLACES = [during_the_save, during_the_best_copy, between_steps, in_validation, in_the_first_or_last_step]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("who", ["one", "all"])
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 def test_a_killed_run_leaves_whole_files_and_ends_like_an_undisturbed_one(place, who, begin, whole):
