@@ -29,8 +29,8 @@ class Patch(cst.CSTTransformer):
     so it has to return `updated` itself wherever there is nothing to do.
 
     Rewrites must destroy their own match, must not nest in one another, and take
-    names from the code.  `leave_<Node>` and `visit_<Node>` work as in LibCST;
-    `visit_<Node>_<attribute>` is not supported, which makes a visit much cheaper.
+    names from the code.  `leave_<Node>` and `visit_<Node>` work as in LibCST, for all nodes but spaces and
+    comments; `visit_<Node>_<attribute>` is not supported.  Both make a visit much cheaper.
     """
 
     sites: ClassVar[Mapping[str, Mapping[str, int]]] = {}

@@ -19,10 +19,11 @@ import types
 import warnings
 from pathlib import Path
 
+import libcst as cst
 import pytest
 from conftest import REPO, environment, load
 
-from patcher.engine import Printer, Verdict, apply_once, parse, render
+from patcher.engine import Printer, Verdict, apply_once, parse, render, walk
 from patcher.project import Project, Request
 
 PROJECT = Project(REPO)
@@ -903,3 +904,22 @@ def test_every_name_in_a_built_script_is_defined_and_only_once(series, tmp_path)
     check = [Path(sys.executable).parent / "ruff", "check", "--isolated", "--no-cache", "--output-format", "concise"]
     done = subprocess.run([*check, "--select", "F821,F811", tmp_path], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "All checks passed!\n")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_pass_makes_what_libcsts_own_visit_makes(name):
+    # Of the script as it is, and of what the whole series makes of it, where there are other nodes.
+    whole = rendered(patches_of("standard"))[name]
+    for source in (SCRIPTS[name], whole):
+        module = parse(name, source, Printer())
+        for patch in (patch for patch in patches_of("standard") if name in patch.sites):
+            for statement in module.body:
+                ours, theirs = patch.fresh(), patch.fresh()
+                for one in (ours, theirs):
+                    one.module, one.text = module, module.code_for_node
+                results = walk(statement, ours), statement.visit(theirs)
+                parts = [result if isinstance(result, cst.FlattenSentinel) else [result] for result in results]
+                assert len({module.with_changes(body=part).code for part in parts}) == 1
+                assert [function for function, _ in ours.hits] == [function for function, _ in theirs.hits]
+                assert ours.already_done == theirs.already_done
+                assert ours.hits or results[0] is statement
