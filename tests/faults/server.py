@@ -108,7 +108,6 @@ def main(script):
     import torch.distributed  # noqa: F401
     import torchvision.transforms  # noqa: F401
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it runs in the background ignore it
     code = compile(Path(script).read_bytes(), script, "exec")
     jobs, rest = [], b""
     while True:
