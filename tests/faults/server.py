@@ -68,7 +68,7 @@ class Job:
         shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         self.store = forked(lambda: hold_store(port)) if request["agent_store"] else None
         if self.store:
-            shared["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+            shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
 
         def work():
             sys.argv = request["argv"]
