@@ -27,4 +27,6 @@ def run_to_the_end(worker, *args):
         worker(*args)
     finally:
         if dist.is_initialized():
+            # Older torch waits, with Python's lock held, for threads that may want it to let go of their last tensor.
+            time.sleep(0.1)
             dist.destroy_process_group()
