@@ -638,8 +638,8 @@ def test_a_signal_under_a_launcher_saves_and_ends_all_ranks(to, launched, begin,
     assert stopped.status != 0 and stopped.running == []
     assert stopped.fired["ended"] - stopped.fired["time"] < 30
     assert stopped.outs[0].endswith("stopped by a signal, and saved: --resume auto goes on from here\n")
-    if to != "agent":  # which lists how the ranks have ended, unless it is ended itself
-        assert re.findall(r"exitcode +: (-?\d+)", stopped.agent) == ["75"] * 2, stopped.agent
+    if to != "agent":  # which lists how ranks have ended, unless it is ended itself; an older one lists the first alone
+        assert set(re.findall(r"exitcode +: (-?\d+)", stopped.agent)) == {"75"}, stopped.agent
     resumed = begin("--resume", "auto", folder=stopped.folder)()
     assert progress(resumed) == (0, 2, "")
     assert not (why := wrong_end(resumed, whole())), why
