@@ -30,5 +30,4 @@ class ArgumentChecks(Patch):
             return updated
         if not self.insert_check("check_arguments", "arguments.py"):
             return updated
-        self.insert_function("fail", "fail.py")
         return updated.with_changes()  # the call comes into it with the other checks

@@ -58,9 +58,7 @@ class BadImages(Patch):
         if self.has_option("--skip-bad-images") or not self.insert_check("check_images", "images.py"):
             return updated
         self.insert_option("--skip-bad-images", "images.py", self.parser_name())
-        self.insert_function("fail", "fail.py")
         self.insert_function("load_image", "images.py")
-        self.insert_function("note_bad_image", "images.py")
         code = "load_image"
         if training:
             code = f"{self.module_name('functools')}.partial(load_image, skip={self.args}.skip_bad_images)"

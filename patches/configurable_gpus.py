@@ -59,7 +59,6 @@ class ConfigurableGpus(Patch):
         if args is None or self.has_option("--gpus") or self.has_function("gpu_ids", "select_gpus"):
             return updated
         self.insert_option("--gpus", "gpus.py", parser)
-        self.insert_function("gpu_ids", "gpu_ids.py")
         self.insert_function("select_gpus", "gpus.py")
         more = ", optional=True" if self.optional else ""
         return updated.with_changes(value=cst.parse_expression(f"select_gpus({args}.gpus, {parser}{more})"))

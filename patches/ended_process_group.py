@@ -29,7 +29,6 @@ class EndedProcessGroup(Patch):
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         if not syntax.is_call(updated, "main_worker"):
             return updated
-        self.insert_function("end_with", "process_group.py")
         self.insert_function("run_to_the_end", "process_group.py")
         worker = cst.Arg(updated.func, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
         return updated.with_changes(func=cst.Name("run_to_the_end"), args=[worker, *updated.args])

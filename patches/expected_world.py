@@ -36,5 +36,4 @@ class ExpectedWorld(Patch):
         if self.has_option("--expect-world") or not self.insert_check(name, "expected_world.py"):
             return updated
         self.insert_option("--expect-world", "expected_world.py", self.parser_name())
-        self.insert_function("fail", "fail.py")
         return updated.with_changes()  # the call comes into it with the other checks

@@ -49,10 +49,6 @@ class ModelForData(Patch):
             return updated
         self.insert_option("--num-classes", "model.py", self.parser_name())
         self.insert_function("build_model", "model.py")
-        self.insert_function("fetch_weights", "model.py")
-        self.insert_function("why_untrainable", "model.py")
-        self.insert_function("class_folders", "class_folders.py")
-        self.insert_function("fail", "fail.py")
         args, wanted = arch.value.value, pretrained.value if pretrained else cst.Name("False")
         code = f"build_model({args}.{arch.attr.value}, {self.module.code_for_node(wanted)}, {args}.num_classes)"
         return cst.parse_expression(code)

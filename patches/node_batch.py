@@ -44,7 +44,6 @@ class NodeBatch(Patch):
         whole = _divided(updated.value)
         if whole is None or not whole.deep_equals(target) or self.has_function("split_batch", "fail"):
             return updated
-        self.insert_function("fail", "fail.py")
         self.insert_function("split_batch", "split_batch.py")
         return updated.with_changes(value=syntax.wrapped("split_batch", whole))
 

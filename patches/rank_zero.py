@@ -27,7 +27,7 @@ class RankZero(Patch):
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         if not syntax.is_call(updated, "print"):
             return updated
-        self._add("print_once")
+        self.insert_function("print_once", "rank_zero.py")
         return updated.with_changes(func=cst.Name("print_once"))
 
     def leave_Comparison(self, original: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
@@ -35,9 +35,5 @@ class RankZero(Patch):
         test = updated.comparisons[0]
         if not rank or not isinstance(test.operator, cst.Equal) or syntax.integer(test.comparator) != 0:
             return updated
-        self._add("is_rank_zero")
+        self.insert_function("is_rank_zero", "rank_zero.py")
         return cst.parse_expression("is_rank_zero()")
-
-    def _add(self, name: str) -> None:
-        for function in dict.fromkeys((name, "is_rank_zero")):
-            self.insert_function(function, "rank_zero.py")

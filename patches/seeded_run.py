@@ -52,9 +52,7 @@ class SeededRun(Patch):
         if syntax.is_method_call(updated, "DistributedSampler"):
             if self.samplers.setdefault(self.function, original) is not original or len(updated.args) != 1:
                 return updated
-            data = updated.args[0].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-            seed = cst.Arg(cst.parse_expression(f"{self.args}.seed or 0"), cst.Name("seed"), equal=_TIGHT)
-            return updated.with_changes(args=[data, seed])
+            return syntax.with_argument(updated, "seed", cst.parse_expression(f"{self.args}.seed or 0"))
         seeds = syntax.is_method_call(updated, "seed") or syntax.is_method_call(updated, "manual_seed")
         given = updated.args[0].value if seeds and len(updated.args) == 1 else None
         if not isinstance(given, cst.Attribute) or given.attr.value != "seed" or self.has_function("rank_seed"):
@@ -64,9 +62,6 @@ class SeededRun(Patch):
         self.insert_function("rank_seed", "seed.py")
         ranked = cst.parse_expression(f"rank_seed({self.module.code_for_node(given)})")
         return updated.with_changes(args=[updated.args[0].with_changes(value=ranked)])
-
-
-_TIGHT = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def _sets_benchmark(node: cst.CSTNode) -> bool:

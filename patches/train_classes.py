@@ -46,9 +46,6 @@ class TrainClasses(Patch):
         if not self.insert_check("check_data", "data.py"):
             return updated
         self.insert_function("as_trained", "data.py")
-        self.insert_function("class_folders", "class_folders.py")
-        self.insert_function("fail", "fail.py")
-        self.insert_function("warn_once", "warn_once.py")
         comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
         args = [cst.Arg(updated.value, comma=comma), cst.Arg(cst.Name(training))]
         return updated.with_changes(value=cst.Call(cst.Name("as_trained"), args))

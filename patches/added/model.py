@@ -10,6 +10,7 @@ import torchvision.models as models
 
 from patches.added.class_folders import class_folders
 from patches.added.fail import fail
+from patches.added.rank_zero import is_rank_zero
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--num-classes',
@@ -90,7 +91,7 @@ def build_model(arch, pretrained, classes):
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     fitting = {name: value for name, value in whole.state_dict().items() if value.shape == shapes[name]}
     model.load_state_dict(fitting, strict=False)
-    if int(os.environ.get('RANK', 0)) == 0:
+    if is_rank_zero():
         new = ', '.join(name for name in shapes if name not in fitting)
         print('{}: {} start at random, for {} classes'.format(arch, new, classes))
     return model

@@ -6,6 +6,7 @@ import os
 import tempfile
 
 from patches.added.fail import fail
+from patches.added.rank_zero import is_rank_zero
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--output-dir',
@@ -27,7 +28,7 @@ def in_output_dir(args):
     try:
         os.makedirs(args.output_dir, exist_ok=True)
         os.chdir(args.output_dir)
-        if int(os.environ.get('RANK', 0)) == 0 and not args.evaluate:
+        if is_rank_zero() and not args.evaluate:
             with tempfile.TemporaryFile(dir='.') as file:
                 file.write(b'0')
             for path in glob.glob('*.pth.tar.tmp') + glob.glob('*.csv.tmp'):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from patches.added.checkpoint import bare
 from patches.added.class_folders import class_folders
 from patches.added.fail import fail
+from patches.added.rank_zero import is_rank_zero, print_once
 from patches.added.whole_file import link_whole
 
 parser = argparse.ArgumentParser()
@@ -91,7 +92,7 @@ def newest_checkpoint():
 def chosen_checkpoint(args):
     """The path to resume from, or None: rank 0 chooses for all, so that all begin alike."""
     path = args.resume if args.resume != 'auto' else None
-    if args.resume == 'auto' and int(os.environ.get('RANK', 0)) == 0:
+    if args.resume == 'auto' and is_rank_zero():
         path, broken = newest_checkpoint()
         for line in broken:
             print('{}: {}'.format(os.path.basename(sys.argv[0]), line), file=sys.stderr, flush=True)
@@ -158,7 +159,7 @@ def load_progress(optimizer, state, args):
 def resumed(optimizer, model, args):
     """`optimizer`, and with it `model` and the progress in `args`, as the checkpoint of --resume has them."""
     args.best_acc1, args.run = 0., uuid.uuid4().hex
-    if int(os.environ.get('RANK', 0)) == 0 and not args.evaluate:
+    if is_rank_zero() and not args.evaluate:
         check_room(model)
     path = chosen_checkpoint(args) if args.resume else None
     if path is None:
@@ -178,8 +179,6 @@ def resumed(optimizer, model, args):
             path, len(state['classes']), len(classes), ', '.join(others[:6] + ['...'] * (len(others) > 6))))
     load_weights(model, state, path)
     lines = load_progress(optimizer, state, args)
-    if int(os.environ.get('RANK', 0)) == 0:
-        print('{}: {} epochs and {} steps are done, best Acc@1 {:.3f}{}'.format(
-            path, state['epoch'], state.get('step', 0), args.best_acc1, ''.join('; ' + line for line in lines)),
-              flush=True)
+    print_once('{}: {} epochs and {} steps are done, best Acc@1 {:.3f}{}'.format(
+        path, state['epoch'], state.get('step', 0), args.best_acc1, ''.join('; ' + line for line in lines)))
     return optimizer

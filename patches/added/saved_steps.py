@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from patches.added.checkpoint import whole_state
 from patches.added.job_seed import derived_seed, job_seed
+from patches.added.rank_zero import is_rank_zero, print_once
 from patches.added.samples_left import first_step
 from patches.added.stop_unless_finite import stop_unless_finite
 from patches.added.watch import Watch
@@ -32,8 +33,7 @@ def leave(save, args):
     if dist.is_available() and dist.is_initialized():
         dist.barrier()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher sends it once the first rank has ended
-    if int(os.environ.get('RANK', 0)) == 0:
-        print('stopped by a signal, and saved: --resume auto goes on from here', flush=True)
+    print_once('stopped by a signal, and saved: --resume auto goes on from here')
     sys.exit(75)  # EX_TEMPFAIL: to be run again
 
 
@@ -46,7 +46,7 @@ def save_step(model, optimizer, progress, epoch, step, args):
         world = dist.get_world_size()
         meters = meters * world
         dist.all_gather_object(meters, meters[0])
-    if int(os.environ.get('RANK', 0)) == 0:
+    if is_rank_zero():
         state = {'epoch': epoch, 'arch': args.arch, 'state_dict': {}, 'best_acc1': getattr(args, 'best_acc1', 0.)}
         totals = [[sum(column) for column in zip(*ranks)] for ranks in zip(*meters)]
         save_checkpoint(
@@ -72,7 +72,7 @@ def steps_left(loader, progress, model, optimizer, epoch, args):
     if 'watch' not in args:
         args.watch = Watch(getattr(args, 'timeout', 600))
     first = first_step(args, epoch, loader.sampler)
-    if first and int(os.environ.get('RANK', 0)) == 0:
+    if first and is_rank_zero():
         for meter, (meter.sum, meter.count) in zip(progress.meters, getattr(args, 'meters_done', ())):
             meter.avg = meter.sum / max(meter.count, 1)
     if not args.watch.goes_on():

@@ -3,8 +3,10 @@
 import os
 import sys
 
+from patches.added.rank_zero import is_rank_zero
+
 
 def warn_once(message):
     """Print a line, by rank 0 alone: Python's own warnings name a line of the script, and `-W error` raises them."""
-    if int(os.environ.get('RANK', 0)) == 0:
+    if is_rank_zero():
         print('{}: warning: {}'.format(os.path.basename(sys.argv[0]), message), file=sys.stderr, flush=True)
