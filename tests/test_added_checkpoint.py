@@ -11,11 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from patches.added import resume, whole_file  # noqa: E402
+from patches.added import device, resume, whole_file  # noqa: E402
 from patches.added.checkpoint import bare, whole_state  # noqa: E402
 from patches.added.job_seed import derived_seed  # noqa: E402
 from patches.added.output_dir import in_output_dir  # noqa: E402
 from patches.added.samples_left import SamplesLeft, SeededImages, each_epoch, first_step  # noqa: E402
+from patches.added.saved_steps import steps_left  # noqa: E402
 
 NAMES = ("checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar")
 
@@ -371,3 +372,56 @@ def test_an_image_is_augmented_by_its_seed_and_leaves_the_generators_alone():
 def test_seeds_differ_by_each_part():
     seeds = {derived_seed(*parts) for parts in ((1, 2, 3), (1, 2, 4), (1, 23), (12, 3), (1, 2), (2, 1))}
     assert len(seeds) == 6
+
+
+class Steady:
+    """Stands for the watch of a job that nobody stops."""
+
+    def beat(self):
+        pass
+
+    def goes_on(self):
+        return True
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_resumed_epoch_draws_in_its_steps_what_the_whole_one_draws_there(rank, monkeypatch):
+    monkeypatch.setenv("RANK", str(rank))
+    loader = argparse.Namespace(sampler=range(20))
+    dropout = torch.nn.Dropout()
+
+    def drawn(epoch, done=0, seed=3):
+        args = settings(start_epoch=epoch, images_done=done, job_seed=seed, save_every=0, watch=Steady())
+        args.device = torch.device("cpu")
+        batches = type("Loader", (list,), {"sampler": loader.sampler})(range(5 - done // 4))
+        progress = argparse.Namespace(meters=[])
+        steps = steps_left(batches, progress, None, None, epoch, args)
+        torch.manual_seed(done)  # whatever state the process is in
+        return {step: dropout(torch.ones(32)).tolist() for step, _ in steps}
+
+    whole = drawn(2)
+    assert sorted(whole) == list(range(5)) and len({tuple(mask) for mask in whole.values()}) == 5
+    assert drawn(2, done=12) == {step: whole[step] for step in (3, 4)}
+    assert drawn(3)[0] != whole[0] != drawn(2, seed=4)[0]
+    monkeypatch.setenv("RANK", str(1 - rank))
+    assert drawn(2)[0] != whole[0]
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_ranks_join_within_the_timeout_and_under_a_launcher_with_keys_of_this_start(launched, monkeypatch):
+    joined = {}
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda **options: joined.update(options))
+    monkeypatch.setattr(device.signal, "signal", lambda number, handler: None)
+    shared = torch.distributed.HashStore()
+    monkeypatch.setattr(torch.distributed, "rendezvous", lambda url, timeout: iter([(shared, 1, 2)]))
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    if launched:
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
+    device.join_process_group(argparse.Namespace(device="cpu", timeout=40.0))
+    assert joined["timeout"].total_seconds() == 60  # a little later than the watch, which says more
+    assert joined["backend"] == "gloo"
+    assert ("store" in joined) == launched
+    if launched:
+        joined["store"].set("key", "value")
+        assert (joined["rank"], joined["world_size"]) == (1, 2)
+        assert shared.check(["start3/key"]) and not shared.check(["key"])

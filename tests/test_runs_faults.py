@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -643,3 +644,35 @@ def test_a_signal_under_a_launcher_saves_and_ends_all_ranks(to, launched, begin,
     resumed = begin("--resume", "auto", folder=stopped.folder)()
     assert progress(resumed) == (0, 2, "")
     assert not (why := wrong_end(resumed, whole())), why
+
+
+def test_dataparallel_ends_at_ctrl_c_with_status_75_and_resumes_like_an_undisturbed_run(build_of, data, tmp_path):
+    script, environment = build_of() / "dataparallel.py", {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(REPO / "tests" / "tiny_models")
+
+    def start(folder, *more):
+        command = [sys.executable, script, "--data", data, *RECIPE, "-b", "2", "--output-dir", tmp_path / folder, *more]
+        process = [str(part) for part in command]
+        return subprocess.Popen(process, env=environment, stdout=subprocess.PIPE, text=True)
+
+    whole, cut = start("whole"), start("cut")
+    for line in cut.stdout:
+        if line.startswith("Epoch: [0][ 2/12]"):
+            cut.send_signal(signal.SIGINT)
+            break
+    assert cut.communicate(timeout=60)[0].endswith("stopped by a signal, and saved: --resume auto goes on from here\n")
+    assert (cut.returncode, whole.wait(timeout=60)) == (75, 0)
+    left = torch.load(tmp_path / "cut" / FILES[0], weights_only=True)
+    assert left["epoch"] == 0 and 3 <= left["step"] <= 12
+    assert start("cut", "--resume", "auto").wait(timeout=60) == 0
+    ends = [torch.load(tmp_path / folder / FILES[0], weights_only=True) for folder in ("whole", "cut")]
+    for part in ("state_dict", "optimizer", "best_acc1", "epoch"):
+        assert str(flat(ends[0][part])) == str(flat(ends[1][part])), part
+    assert len((tmp_path / "cut" / "dataparallel.csv").read_text().splitlines()) == 2
+
+
+def flat(value):
+    """Tensors as lists, whatever holds them: every bit of a float is in its text."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return {name: flat(part) for name, part in value.items()} if isinstance(value, dict) else value
