@@ -128,44 +128,39 @@ def main_worker(gpus, args):
     model.cuda()
     model = nn.DataParallel(model, device_ids=gpus, output_device=gpus[0])
 
-    criterion = nn.CrossEntropyLoss().cuda()
+    criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(),
-                                args.lr,
+                                lr=args.lr,
                                 momentum=args.momentum,
                                 weight_decay=args.weight_decay)
 
     cudnn.benchmark = True
 
-    traindir = os.path.join(args.data, 'train')
-    valdir = os.path.join(args.data, 'val')
-    normalize = transforms.Normalize(mean=[0.485, 0.456, 0.406],
-                                     std=[0.229, 0.224, 0.225])
+    # Mean and spread of red, green and blue over ImageNet.
+    normalize = transforms.Normalize((0.485, 0.456, 0.406),
+                                     (0.229, 0.224, 0.225))
+    train_pipeline = transforms.Compose([
+        transforms.RandomResizedCrop(224),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(), normalize
+    ])
+    eval_pipeline = transforms.Compose([
+        transforms.Resize(256),
+        transforms.CenterCrop(224),
+        transforms.ToTensor(), normalize
+    ])
 
-    train_dataset = datasets.ImageFolder(
-        traindir,
-        transforms.Compose([
-            transforms.RandomResizedCrop(224),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            normalize,
-        ]))
-    train_loader = torch.utils.data.DataLoader(train_dataset,
-                                               batch_size=args.batch_size,
+    train_images = datasets.ImageFolder(os.path.join(args.data, 'train'),
+                                        transform=train_pipeline)
+    train_loader = torch.utils.data.DataLoader(train_images,
                                                shuffle=True,
+                                               batch_size=args.batch_size,
                                                num_workers=2,
                                                pin_memory=True)
-
-    val_dataset = datasets.ImageFolder(
-        valdir,
-        transforms.Compose([
-            transforms.Resize(256),
-            transforms.CenterCrop(224),
-            transforms.ToTensor(),
-            normalize,
-        ]))
-    val_loader = torch.utils.data.DataLoader(val_dataset,
-                                             batch_size=args.batch_size,
+    val_loader = torch.utils.data.DataLoader(datasets.ImageFolder(
+        os.path.join(args.data, 'val'), transform=eval_pipeline),
                                              shuffle=False,
+                                             batch_size=args.batch_size,
                                              num_workers=2,
                                              pin_memory=True)
 
@@ -173,110 +168,113 @@ def main_worker(gpus, args):
         validate(val_loader, model, criterion, args)
         return
 
+    epoch_log = 'dataparallel.csv'
+
     for epoch in range(args.start_epoch, args.epochs):
-        epoch_start = time.time()
+        began = time.time()
         adjust_learning_rate(optimizer, epoch, args)
 
         train(train_loader, model, criterion, optimizer, epoch, args)
         acc1 = validate(val_loader, model, criterion, args)
+        seconds = time.time() - began
 
-        epoch_end = time.time()
-        with open('dataparallel.csv', 'a', newline='') as csv_file:
-            csv.writer(csv_file).writerow([
-                time.strftime('%Y-%m-%d %H:%M:%S',
-                              time.localtime(epoch_start)),
-                epoch_end - epoch_start
-            ])
-
+        # Each epoch is saved, and copied where it is the best so far.
         is_best = acc1 > best_acc1
         best_acc1 = max(acc1, best_acc1)
 
+        day_and_time = time.strftime('%Y-%m-%d %H:%M:%S',
+                                     time.localtime(began))
+        with open(epoch_log, 'a+', newline='') as log_file:
+            csv.writer(log_file).writerow([day_and_time, seconds])
+
         save_checkpoint(
             {
-                'epoch': epoch + 1,
                 'arch': args.arch,
-                'state_dict': model.module.state_dict(),
+                'epoch': epoch + 1,
                 'best_acc1': best_acc1,
+                'state_dict': model.module.state_dict()
             }, is_best)
 
 
 def train(train_loader, model, criterion, optimizer, epoch, args):
-    batch_time = AverageMeter('Time', ':6.3f')
-    data_time = AverageMeter('Data', ':6.3f')
-    losses = AverageMeter('Loss', ':.4e')
-    top1 = AverageMeter('Acc@1', ':6.2f')
-    top5 = AverageMeter('Acc@5', ':6.2f')
-    progress = ProgressMeter(len(train_loader),
-                             [batch_time, data_time, losses, top1, top5],
-                             prefix='Epoch: [{}]'.format(epoch))
+    step_time = AverageMeter('Time', ':6.3f')
+    wait_time = AverageMeter('Data', ':6.3f')
+    loss_meter = AverageMeter('Loss', ':.4e')
+    acc1_meter = AverageMeter('Acc@1', ':6.2f')
+    acc5_meter = AverageMeter('Acc@5', ':6.2f')
+    progress = ProgressMeter(
+        len(train_loader),
+        [step_time, wait_time, loss_meter, acc1_meter, acc5_meter],
+        prefix='Epoch: [{}]'.format(epoch))
 
     model.train()
+    since = time.time()
 
-    end = time.time()
-    for i, (images, target) in enumerate(train_loader):
-        data_time.update(time.time() - end)
+    for i, (inputs, labels) in enumerate(train_loader):
+        wait_time.update(time.time() - since)
 
-        images = images.cuda(non_blocking=True)
-        target = target.cuda(non_blocking=True)
+        inputs = inputs.cuda(non_blocking=True)
+        labels = labels.cuda(non_blocking=True)
+        count = labels.size(0)
 
-        output = model(images)
-        loss = criterion(output, target)
-        acc1, acc5 = accuracy(output, target, topk=(1, 5))
+        scores = model(inputs)
+        loss = criterion(scores, labels)
+        acc1, acc5 = accuracy(scores, labels, topk=(1, 5))
 
-
-        losses.update(loss.item(), images.size(0))
-        top1.update(acc1[0], images.size(0))
-        top5.update(acc5[0], images.size(0))
+        loss_meter.update(loss.item(), count)
+        acc1_meter.update(acc1[0], count)
+        acc5_meter.update(acc5[0], count)
 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
-        batch_time.update(time.time() - end)
-        end = time.time()
-
+        now = time.time()
+        step_time.update(now - since)
+        since = now
         if i % args.print_freq == 0:
             progress.display(i)
 
 
 def validate(val_loader, model, criterion, args):
-    batch_time = AverageMeter('Time', ':6.3f')
-    losses = AverageMeter('Loss', ':.4e')
-    top1 = AverageMeter('Acc@1', ':6.2f')
-    top5 = AverageMeter('Acc@5', ':6.2f')
-    progress = ProgressMeter(len(val_loader), [batch_time, losses, top1, top5],
+    step_time = AverageMeter('Time', ':6.3f')
+    loss_meter = AverageMeter('Loss', ':.4e')
+    acc1_meter = AverageMeter('Acc@1', ':6.2f')
+    acc5_meter = AverageMeter('Acc@5', ':6.2f')
+    progress = ProgressMeter(len(val_loader),
+                             [step_time, loss_meter, acc1_meter, acc5_meter],
                              prefix='Test: ')
 
     model.eval()
+    since = time.time()
 
     with torch.no_grad():
-        end = time.time()
-        for i, (images, target) in enumerate(val_loader):
-            images = images.cuda(non_blocking=True)
-            target = target.cuda(non_blocking=True)
+        for i, (inputs, labels) in enumerate(val_loader):
+            inputs = inputs.cuda(non_blocking=True)
+            labels = labels.cuda(non_blocking=True)
+            count = labels.size(0)
 
-            output = model(images)
-            loss = criterion(output, target)
-            acc1, acc5 = accuracy(output, target, topk=(1, 5))
+            scores = model(inputs)
+            loss = criterion(scores, labels)
+            acc1, acc5 = accuracy(scores, labels, topk=(1, 5))
 
+            loss_meter.update(loss.item(), count)
+            acc1_meter.update(acc1[0], count)
+            acc5_meter.update(acc5[0], count)
 
-            losses.update(loss.item(), images.size(0))
-            top1.update(acc1[0], images.size(0))
-            top5.update(acc5[0], images.size(0))
-
-            batch_time.update(time.time() - end)
-            end = time.time()
-
+            now = time.time()
+            step_time.update(now - since)
+            since = now
             if i % args.print_freq == 0:
                 progress.display(i)
 
-        print(' * Acc@1 {top1.avg:.3f} Acc@5 {top5.avg:.3f}'.format(top1=top1,
-                                                                    top5=top5))
-
-    return top1.avg
+    print(' * Acc@1 {:.3f} Acc@5 {:.3f}'.format(acc1_meter.avg,
+                                                acc5_meter.avg))
+    return acc1_meter.avg
 
 
 def save_checkpoint(state, is_best, filename='checkpoint.pth.tar'):
+    """Writes the state to a file, and once more where it is the best."""
     torch.save(state, filename)
     if is_best:
         shutil.copyfile(filename, 'model_best.pth.tar')
@@ -290,40 +288,36 @@ class AverageMeter(object):
         self.reset()
 
     def reset(self):
-        self.val = 0
-        self.avg = 0
-        self.sum = 0
-        self.count = 0
+        self.val = self.sum = self.count = self.avg = 0
 
     def update(self, val, n=1):
-        self.val = val
-        self.sum += val * n
         self.count += n
-        self.avg = self.sum / self.count
+        self.sum += n * val
+        self.val, self.avg = val, self.sum / self.count
 
     def __str__(self):
-        line = '{name} {val' + self.fmt + '} ({avg' + self.fmt + '})'
-        return line.format(name=self.name, val=self.val, avg=self.avg)
+        field = '{' + self.fmt + '}'
+        newest, mean = field.format(self.val), field.format(self.avg)
+        return self.name + ' ' + newest + ' (' + mean + ')'
 
 
 class ProgressMeter(object):
     """Prints one line: where the loop is, then every meter."""
     def __init__(self, num_batches, meters, prefix=''):
-        # Right-aligned, so that the lines of one loop stay in columns.
-        width = len(str(num_batches))
-        self.position = '[{:' + str(width) + 'd}/' + str(num_batches) + ']'
-        self.meters = meters
         self.prefix = prefix
+        self.meters = meters
+        self.last = str(num_batches)
 
     def display(self, batch):
-        columns = [self.prefix + self.position.format(batch)]
-        columns += [str(meter) for meter in self.meters]
-        print('\t'.join(columns))
+        # As wide as the last number: the lines of a loop stay in columns.
+        number = str(batch).rjust(len(self.last))
+        position = '{}[{}/{}]'.format(self.prefix, number, self.last)
+        print(position, *self.meters, sep='\t')
 
 
 def adjust_learning_rate(optimizer, epoch, args):
     """Divides the learning rate by ten every 30 epochs."""
-    lr = args.lr * (0.1**(epoch // 30))
+    lr = args.lr * 0.1**(epoch // 30)
     for group in optimizer.param_groups:
         group['lr'] = lr
 
@@ -331,17 +325,15 @@ def adjust_learning_rate(optimizer, epoch, args):
 def accuracy(output, target, topk=(1, )):
     """Percentage of rows whose target is among the k largest outputs."""
     with torch.no_grad():
-        maxk = max(topk)
-        batch_size = target.size(0)
-
-        _, pred = output.topk(maxk, 1, True, True)
-        pred = pred.t()
-        correct = pred.eq(target.view(1, -1).expand_as(pred))
+        # One row for each place, from the best guess down.
+        _, ranked = output.topk(max(topk), 1)
+        ranked = ranked.t()
+        correct = ranked.eq(target.view(1, -1).expand_as(ranked))
 
         res = []
         for k in topk:
             correct_k = correct[:k].view(-1).float().sum(0, keepdim=True)
-            res.append(correct_k.mul_(100.0 / batch_size))
+            res.append(correct_k.mul_(100.0 / target.size(0)))
         return res
 
 

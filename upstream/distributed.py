@@ -136,162 +136,160 @@ def main_worker(local_rank, nprocs, args):
 
     criterion = nn.CrossEntropyLoss().cuda(local_rank)
     optimizer = torch.optim.SGD(model.parameters(),
-                                args.lr,
+                                lr=args.lr,
                                 momentum=args.momentum,
                                 weight_decay=args.weight_decay)
 
     cudnn.benchmark = True
 
-    traindir = os.path.join(args.data, 'train')
-    valdir = os.path.join(args.data, 'val')
-    normalize = transforms.Normalize(mean=[0.485, 0.456, 0.406],
-                                     std=[0.229, 0.224, 0.225])
+    # Mean and spread of red, green and blue over ImageNet.
+    normalize = transforms.Normalize((0.485, 0.456, 0.406),
+                                     (0.229, 0.224, 0.225))
+    train_pipeline = transforms.Compose([
+        transforms.RandomResizedCrop(224),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(), normalize
+    ])
+    eval_pipeline = transforms.Compose([
+        transforms.Resize(256),
+        transforms.CenterCrop(224),
+        transforms.ToTensor(), normalize
+    ])
 
-    train_dataset = datasets.ImageFolder(
-        traindir,
-        transforms.Compose([
-            transforms.RandomResizedCrop(224),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            normalize,
-        ]))
+    train_images = datasets.ImageFolder(os.path.join(args.data, 'train'),
+                                        transform=train_pipeline)
+    val_images = datasets.ImageFolder(os.path.join(args.data, 'val'),
+                                      transform=eval_pipeline)
     train_sampler = torch.utils.data.distributed.DistributedSampler(
-        train_dataset)
-    train_loader = torch.utils.data.DataLoader(train_dataset,
+        train_images)
+    val_sampler = torch.utils.data.distributed.DistributedSampler(val_images)
+
+    train_loader = torch.utils.data.DataLoader(train_images,
+                                               sampler=train_sampler,
                                                batch_size=args.batch_size,
                                                num_workers=2,
-                                               pin_memory=True,
-                                               sampler=train_sampler)
-
-    val_dataset = datasets.ImageFolder(
-        valdir,
-        transforms.Compose([
-            transforms.Resize(256),
-            transforms.CenterCrop(224),
-            transforms.ToTensor(),
-            normalize,
-        ]))
-    val_sampler = torch.utils.data.distributed.DistributedSampler(val_dataset)
-    val_loader = torch.utils.data.DataLoader(val_dataset,
+                                               pin_memory=True)
+    val_loader = torch.utils.data.DataLoader(val_images,
+                                             sampler=val_sampler,
                                              batch_size=args.batch_size,
                                              num_workers=2,
-                                             pin_memory=True,
-                                             sampler=val_sampler)
+                                             pin_memory=True)
 
     if args.evaluate:
         validate(val_loader, model, criterion, local_rank, args)
         return
 
     for epoch in range(args.start_epoch, args.epochs):
+        adjust_learning_rate(optimizer, epoch, args)
         train_sampler.set_epoch(epoch)
         val_sampler.set_epoch(epoch)
-        adjust_learning_rate(optimizer, epoch, args)
 
         train(train_loader, model, criterion, optimizer, epoch, local_rank,
               args)
         acc1 = validate(val_loader, model, criterion, local_rank, args)
 
+        # Each epoch is saved, and copied where it is the best so far.
         is_best = acc1 > best_acc1
         best_acc1 = max(acc1, best_acc1)
 
         if args.local_rank == 0:
             save_checkpoint(
                 {
-                    'epoch': epoch + 1,
                     'arch': args.arch,
-                    'state_dict': model.module.state_dict(),
+                    'epoch': epoch + 1,
                     'best_acc1': best_acc1,
+                    'state_dict': model.module.state_dict()
                 }, is_best)
 
 
 def train(train_loader, model, criterion, optimizer, epoch, local_rank, args):
-    batch_time = AverageMeter('Time', ':6.3f')
-    data_time = AverageMeter('Data', ':6.3f')
-    losses = AverageMeter('Loss', ':.4e')
-    top1 = AverageMeter('Acc@1', ':6.2f')
-    top5 = AverageMeter('Acc@5', ':6.2f')
-    progress = ProgressMeter(len(train_loader),
-                             [batch_time, data_time, losses, top1, top5],
-                             prefix='Epoch: [{}]'.format(epoch))
+    step_time = AverageMeter('Time', ':6.3f')
+    wait_time = AverageMeter('Data', ':6.3f')
+    loss_meter = AverageMeter('Loss', ':.4e')
+    acc1_meter = AverageMeter('Acc@1', ':6.2f')
+    acc5_meter = AverageMeter('Acc@5', ':6.2f')
+    progress = ProgressMeter(
+        len(train_loader),
+        [step_time, wait_time, loss_meter, acc1_meter, acc5_meter],
+        prefix='Epoch: [{}]'.format(epoch))
 
     model.train()
+    since = time.time()
 
-    end = time.time()
-    for i, (images, target) in enumerate(train_loader):
-        data_time.update(time.time() - end)
+    for i, (inputs, labels) in enumerate(train_loader):
+        wait_time.update(time.time() - since)
 
-        images = images.cuda(local_rank, non_blocking=True)
-        target = target.cuda(local_rank, non_blocking=True)
+        inputs = inputs.cuda(local_rank, non_blocking=True)
+        labels = labels.cuda(local_rank, non_blocking=True)
+        count = labels.size(0)
 
-        output = model(images)
-        loss = criterion(output, target)
-        acc1, acc5 = accuracy(output, target, topk=(1, 5))
+        scores = model(inputs)
+        loss = criterion(scores, labels)
+        acc1, acc5 = accuracy(scores, labels, topk=(1, 5))
 
         # All ranks arrive here before their numbers are averaged.
-        torch.distributed.barrier()
-
-        reduced_loss = reduce_mean(loss, args.nprocs)
-        reduced_acc1 = reduce_mean(acc1, args.nprocs)
-        reduced_acc5 = reduce_mean(acc5, args.nprocs)
-
-        losses.update(reduced_loss.item(), images.size(0))
-        top1.update(reduced_acc1.item(), images.size(0))
-        top5.update(reduced_acc5.item(), images.size(0))
+        dist.barrier()
+        mean_loss = reduce_mean(loss, args.nprocs)
+        mean_acc1 = reduce_mean(acc1, args.nprocs)
+        mean_acc5 = reduce_mean(acc5, args.nprocs)
+        loss_meter.update(mean_loss.item(), count)
+        acc1_meter.update(mean_acc1.item(), count)
+        acc5_meter.update(mean_acc5.item(), count)
 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
-        batch_time.update(time.time() - end)
-        end = time.time()
-
+        now = time.time()
+        step_time.update(now - since)
+        since = now
         if i % args.print_freq == 0:
             progress.display(i)
 
 
 def validate(val_loader, model, criterion, local_rank, args):
-    batch_time = AverageMeter('Time', ':6.3f')
-    losses = AverageMeter('Loss', ':.4e')
-    top1 = AverageMeter('Acc@1', ':6.2f')
-    top5 = AverageMeter('Acc@5', ':6.2f')
-    progress = ProgressMeter(len(val_loader), [batch_time, losses, top1, top5],
+    step_time = AverageMeter('Time', ':6.3f')
+    loss_meter = AverageMeter('Loss', ':.4e')
+    acc1_meter = AverageMeter('Acc@1', ':6.2f')
+    acc5_meter = AverageMeter('Acc@5', ':6.2f')
+    progress = ProgressMeter(len(val_loader),
+                             [step_time, loss_meter, acc1_meter, acc5_meter],
                              prefix='Test: ')
 
     model.eval()
+    since = time.time()
 
     with torch.no_grad():
-        end = time.time()
-        for i, (images, target) in enumerate(val_loader):
-            images = images.cuda(local_rank, non_blocking=True)
-            target = target.cuda(local_rank, non_blocking=True)
+        for i, (inputs, labels) in enumerate(val_loader):
+            inputs = inputs.cuda(local_rank, non_blocking=True)
+            labels = labels.cuda(local_rank, non_blocking=True)
+            count = labels.size(0)
 
-            output = model(images)
-            loss = criterion(output, target)
-            acc1, acc5 = accuracy(output, target, topk=(1, 5))
+            scores = model(inputs)
+            loss = criterion(scores, labels)
+            acc1, acc5 = accuracy(scores, labels, topk=(1, 5))
 
-            torch.distributed.barrier()
+            dist.barrier()
+            mean_loss = reduce_mean(loss, args.nprocs)
+            mean_acc1 = reduce_mean(acc1, args.nprocs)
+            mean_acc5 = reduce_mean(acc5, args.nprocs)
+            loss_meter.update(mean_loss.item(), count)
+            acc1_meter.update(mean_acc1.item(), count)
+            acc5_meter.update(mean_acc5.item(), count)
 
-            reduced_loss = reduce_mean(loss, args.nprocs)
-            reduced_acc1 = reduce_mean(acc1, args.nprocs)
-            reduced_acc5 = reduce_mean(acc5, args.nprocs)
-
-            losses.update(reduced_loss.item(), images.size(0))
-            top1.update(reduced_acc1.item(), images.size(0))
-            top5.update(reduced_acc5.item(), images.size(0))
-
-            batch_time.update(time.time() - end)
-            end = time.time()
-
+            now = time.time()
+            step_time.update(now - since)
+            since = now
             if i % args.print_freq == 0:
                 progress.display(i)
 
-        print(' * Acc@1 {top1.avg:.3f} Acc@5 {top5.avg:.3f}'.format(top1=top1,
-                                                                    top5=top5))
-
-    return top1.avg
+    print(' * Acc@1 {:.3f} Acc@5 {:.3f}'.format(acc1_meter.avg,
+                                                acc5_meter.avg))
+    return acc1_meter.avg
 
 
 def save_checkpoint(state, is_best, filename='checkpoint.pth.tar'):
+    """Writes the state to a file, and once more where it is the best."""
     torch.save(state, filename)
     if is_best:
         shutil.copyfile(filename, 'model_best.pth.tar')
@@ -305,40 +303,36 @@ class AverageMeter(object):
         self.reset()
 
     def reset(self):
-        self.val = 0
-        self.avg = 0
-        self.sum = 0
-        self.count = 0
+        self.val = self.sum = self.count = self.avg = 0
 
     def update(self, val, n=1):
-        self.val = val
-        self.sum += val * n
         self.count += n
-        self.avg = self.sum / self.count
+        self.sum += n * val
+        self.val, self.avg = val, self.sum / self.count
 
     def __str__(self):
-        line = '{name} {val' + self.fmt + '} ({avg' + self.fmt + '})'
-        return line.format(name=self.name, val=self.val, avg=self.avg)
+        field = '{' + self.fmt + '}'
+        newest, mean = field.format(self.val), field.format(self.avg)
+        return self.name + ' ' + newest + ' (' + mean + ')'
 
 
 class ProgressMeter(object):
     """Prints one line: where the loop is, then every meter."""
     def __init__(self, num_batches, meters, prefix=''):
-        # Right-aligned, so that the lines of one loop stay in columns.
-        width = len(str(num_batches))
-        self.position = '[{:' + str(width) + 'd}/' + str(num_batches) + ']'
-        self.meters = meters
         self.prefix = prefix
+        self.meters = meters
+        self.last = str(num_batches)
 
     def display(self, batch):
-        columns = [self.prefix + self.position.format(batch)]
-        columns += [str(meter) for meter in self.meters]
-        print('\t'.join(columns))
+        # As wide as the last number: the lines of a loop stay in columns.
+        number = str(batch).rjust(len(self.last))
+        position = '{}[{}/{}]'.format(self.prefix, number, self.last)
+        print(position, *self.meters, sep='\t')
 
 
 def adjust_learning_rate(optimizer, epoch, args):
     """Divides the learning rate by ten every 30 epochs."""
-    lr = args.lr * (0.1**(epoch // 30))
+    lr = args.lr * 0.1**(epoch // 30)
     for group in optimizer.param_groups:
         group['lr'] = lr
 
@@ -346,17 +340,15 @@ def adjust_learning_rate(optimizer, epoch, args):
 def accuracy(output, target, topk=(1, )):
     """Percentage of rows whose target is among the k largest outputs."""
     with torch.no_grad():
-        maxk = max(topk)
-        batch_size = target.size(0)
-
-        _, pred = output.topk(maxk, 1, True, True)
-        pred = pred.t()
-        correct = pred.eq(target.view(1, -1).expand_as(pred))
+        # One row for each place, from the best guess down.
+        _, ranked = output.topk(max(topk), 1)
+        ranked = ranked.t()
+        correct = ranked.eq(target.view(1, -1).expand_as(ranked))
 
         res = []
         for k in topk:
             correct_k = correct[:k].view(-1).float().sum(0, keepdim=True)
-            res.append(correct_k.mul_(100.0 / batch_size))
+            res.append(correct_k.mul_(100.0 / target.size(0)))
         return res
 
 
@@ -364,8 +356,7 @@ def reduce_mean(tensor, nprocs):
     """Mean of a tensor over the processes, as a new tensor."""
     total = tensor.clone()
     dist.all_reduce(total, op=dist.ReduceOp.SUM)
-    total /= nprocs
-    return total
+    return total / nprocs
 
 
 if __name__ == '__main__':
