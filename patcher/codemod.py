@@ -6,7 +6,8 @@
 Without `--no-format` the tool runs the formatter of its configuration over the whole file.
 A name is that of a patch class or of a series.  Classes are made when they are asked for, from
 the project that `patcher` itself would use.  Sites are not counted here: a script that is not ours
-may hold any number, so there is only a warning when it is none.
+may hold any number, so there is only a warning when it is none.  A script that a patch refuses is
+skipped as a whole.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import libcst as cst
-from libcst.codemod import CodemodCommand, CodemodContext
+from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 
-from patcher.engine import Printer, apply_once
+from patcher.draft import Draft, Refused
+from patcher.engine import Printer, apply_once, finish
 from patcher.project import Project
 
 
@@ -39,17 +41,23 @@ class SeriesCommand(CodemodCommand):
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
         name = Path(self.context.filename or "").name
         ours = any(name in patch.sites for patch in self.patches)  # then it is for those that name it
-        printer, hits, inserted = Printer(), 0, {}
+        printer, draft, edited, hits = Printer(), Draft(tree.bytes, self.project.support()), tree, 0
         for patch in self.patches:
             if ours and name not in patch.sites:
                 continue
             run = patch.fresh()
-            run.inserted = inserted
-            tree = apply_once(tree, run, printer)
+            run.draft = draft
+            try:
+                edited = apply_once(edited, run, printer)
+            except Refused as refused:
+                raise SkipFile(f"{patch.slug()}: {refused.why}") from None
             hits += len(run.hits)
         if not hits:
             self.warn("nothing to edit")
-        return tree
+            return tree
+        if draft.reached():
+            self.warn("imports support: copy patches/support/ to the folder of the script")
+        return finish(tree, edited, draft)
 
 
 def __getattr__(name: str) -> type[SeriesCommand]:

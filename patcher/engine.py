@@ -7,6 +7,7 @@ patch runs twice: the first pass edits, the second proves that nothing is left t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections import Counter
@@ -16,8 +17,10 @@ from enum import Enum
 
 import libcst as cst
 
-from patcher import syntax
-from patcher.patch import MODULE, Patch
+from patcher import layout, syntax, unused
+from patcher.draft import Draft, Refused
+from patcher.names import MODULE
+from patcher.patch import Patch
 from patcher.problem import Problem
 from patcher.source import compile_check, encoding_of, unreadable
 
@@ -41,6 +44,7 @@ class Outcome:
     found: Mapping[str, int]
     line: int = 0
     detail: str = ""
+    refused: bool = False  # by the patch itself; `detail` says why
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,17 @@ class Rendered:
     before: bytes
     after: bytes
     outcomes: tuple[Outcome, ...]
+    support: tuple[str, ...] = ()  # the modules of `patches/support/` that it reaches
 
     @property
     def stale(self) -> bool:
         return any(outcome.verdict is Verdict.STALE for outcome in self.outcomes)
 
 
-def render(file: str, source: bytes, patches: Sequence[Patch]) -> Rendered:
+def render(file: str, source: bytes, patches: Sequence[Patch], support: Mapping[str, bytes] | None = None) -> Rendered:
     """Apply to `source` those of `patches` that name `file` in their sites, in this order.
+
+    `support` is what patches may let the script import: the modules of `patches/support/`, by name.
 
     Raises Problem where the source cannot be parsed, where LibCST would not give its bytes
     back unchanged, and where the result does not compile.
@@ -69,11 +76,11 @@ def render(file: str, source: bytes, patches: Sequence[Patch]) -> Rendered:
         return Rendered(file, source, source, ())
     printer = Printer()
     pristine = module = parse(file, source, printer)
-    outcomes, inserted = [], {}
+    outcomes, draft = [], Draft(source, support)
     for patch in concerned:
-        module, outcome = _judge(file, pristine, module, patch, printer, inserted)
+        module, draft, outcome = _judge(file, pristine, module, patch, printer, draft)
         outcomes.append(outcome)
-    after = printer.bytes(module)
+    after = printer.bytes(finish(pristine, module, draft, printer))
     try:
         compile_check(file, after)
     except Problem as problem:
@@ -83,7 +90,13 @@ def render(file: str, source: bytes, patches: Sequence[Patch]) -> Rendered:
             file=file,
             hint=f"Upstream is fine; look at what these insert: {names}.",
         ) from None
-    return Rendered(file, source, after, tuple(outcomes))
+    return Rendered(file, source, after, tuple(outcomes), draft.reached())
+
+
+def finish(pristine: cst.Module, module: cst.Module, draft: Draft, printer: Printer | None = None) -> cst.Module:
+    """What a series leaves to the engine: imports and options, what has become unused, and the layout."""
+    code = (printer or Printer()).code
+    return layout.aligned(pristine, unused.removed(pristine, draft.finish(module), code))
 
 
 class Printer:
@@ -97,12 +110,14 @@ class Printer:
             self._texts[id(node)] = (node, module.code_for_node(node))
         return self._texts[id(node)][1]
 
+    def code(self, module: cst.Module) -> str:
+        """What `module.code` gives."""
+        text = "".join(self.text(module, node) for node in (*module.header, *module.body, *module.footer))
+        return text if module.has_trailing_newline else text.removesuffix(module.default_newline)
+
     def bytes(self, module: cst.Module) -> bytes:
         """What `module.bytes` gives."""
-        text = "".join(self.text(module, node) for node in (*module.header, *module.body, *module.footer))
-        return (text if module.has_trailing_newline else text.removesuffix(module.default_newline)).encode(
-            module.encoding
-        )
+        return self.code(module).encode(module.encoding)
 
 
 def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
@@ -127,52 +142,26 @@ def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
 
 
 def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequence[cst.CSTNode] = ()) -> cst.Module:
-    """One pass of `patch` over all statements but `seen`; the patch keeps its findings in `hits` and `already_done`."""
+    """One pass of `patch` over all statements but `seen`; the patch keeps its findings in `hits` and `already_done`.
+
+    What it asks for beside its edits goes to `patch.draft`.  Raises Refused where it cannot edit what it sees.
+    """
     patch.module, patch.text = module, functools.partial(printer.text, module)
+    patch.draft = patch.draft or Draft(printer.bytes(module))
     needles = [needle.decode("ascii") for needle in patch.needles]
     skip = {id(node) for node in seen}
     body: list[cst.BaseStatement] = []
     for statement in module.body:
-        ours = patch.is_added(statement)
-        if ours or id(statement) in skip or not any(needle in printer.text(module, statement) for needle in needles):
+        if id(statement) in skip or not any(needle in printer.text(module, statement) for needle in needles):
             body.append(statement)
             continue
         before = len(patch.hits)
-        result = walk(statement, patch)
+        result = syntax.walk(statement, patch)
         assert len(patch.hits) > before or result is statement, patch.slug()
         body.extend(result if isinstance(result, cst.FlattenSentinel) else [result])
     if not patch.hits:
         return module
-    for insert in patch.insertions:
-        body = list(insert(body))
     return module.with_changes(body=[node for node in body if node is not cst.RemovalSentinel.REMOVE])
-
-
-def walk(node: cst.CSTNode, patch: Patch):
-    """`node.visit(patch)`, but for spaces and comments, which are not visited, and without copies.
-
-    LibCST copies and validates each node that it visits; here what a patch leaves alone stays the same node, whose
-    text has been printed already.
-    """
-    changes = {}
-    for name in syntax.fields(type(node)) if patch.on_visit(node) else ():
-        old = getattr(node, name)
-        if isinstance(old, cst.CSTNode):
-            new = walk(old, patch)
-            if new is not old:
-                changes[name] = None if new is cst.RemovalSentinel.REMOVE else new
-        elif isinstance(old, (list, tuple)):
-            new = [(child, walk(child, patch) if isinstance(child, cst.CSTNode) else child) for child in old]
-            if any(one is not child for child, one in new):
-                changes[name] = [part for _, one in new for part in _parts(one)]
-    return patch.on_leave(node, node.with_changes(**changes) if changes else node)
-
-
-def _parts(result) -> Iterable:
-    """What a node in a sequence has become: nothing, one node, or several."""
-    if result is cst.RemovalSentinel.REMOVE:
-        return ()
-    return result if isinstance(result, cst.FlattenSentinel) else (result,)
 
 
 def mark(source: bytes, text: str) -> bytes:
@@ -191,31 +180,51 @@ def mark(source: bytes, text: str) -> bytes:
 
 
 def _judge(
-    file: str, pristine: cst.Module, module: cst.Module, patch: Patch, printer: Printer, inserted: dict
-) -> tuple[cst.Module, Outcome]:
-    """The truth table: the module after `patch` where it is CLEAN, as it was where it is not."""
+    file: str, pristine: cst.Module, module: cst.Module, patch: Patch, printer: Printer, draft: Draft
+) -> tuple[cst.Module, Draft, Outcome]:
+    """The truth table: module and draft after `patch` where it is CLEAN, as they were where it is not."""
     first, second = patch.fresh(), patch.fresh()
-    first.inserted = dict(inserted)
-    edited = apply_once(module, first, printer)
-    apply_once(edited, second, printer, seen=module.body)
-    expected, found = dict(patch.sites[file]), dict(Counter(function for function, _ in first.hits))
+    first.draft, second.draft = draft.copy(), draft.copy()
+    expected, found = dict(patch.sites[file]), {}
 
-    def outcome(verdict: Verdict, line: int = 0, detail: str = "") -> Outcome:
-        return Outcome(patch.slug(), file, verdict, expected, found, line, detail)
+    def outcome(verdict: Verdict, line: int = 0, detail: str = "", refused: bool = False) -> Outcome:
+        return Outcome(patch.slug(), file, verdict, expected, found, line, detail, refused)
 
+    try:
+        edited = apply_once(module, first, printer)
+        found.update(Counter(function for function, _ in first.hits))
+        apply_once(edited, second, printer, seen=module.body)
+    except Refused as refused:
+        found.update(Counter(function for function, _ in first.hits))
+        line = refused.line or _line(pristine, refused.node, first.function)
+        return module, draft, outcome(Verdict.STALE, line, refused.why, True)
     if not found and first.already_done:
-        return module, outcome(Verdict.OBSOLETE)
+        return module, draft, outcome(Verdict.OBSOLETE)
     if found != expected:
-        return module, outcome(Verdict.STALE, *_where(pristine, patch, expected, found))
+        return module, draft, outcome(Verdict.STALE, *_where(pristine, patch, expected, found))
     if first.already_done:
-        return module, outcome(
-            Verdict.STALE, detail="the edit is already there, and there is more to edit: is upstream half patched?"
-        )
+        half = "the edit is already there, and there is more to edit: is upstream half patched?"
+        return module, draft, outcome(Verdict.STALE, detail=half)
     if second.hits or not second.already_done:
         left = f"a second pass would edit {len(second.hits)} more" if second.hits else "`done` does not see the edit"
-        return module, outcome(Verdict.STALE, detail=f"a fault of the patch itself: {left}")
-    inserted.update(first.inserted)
-    return edited, outcome(Verdict.CLEAN)
+        return module, draft, outcome(Verdict.STALE, detail=f"a fault of the patch itself: {left}")
+    return edited, first.draft, outcome(Verdict.CLEAN)
+
+
+def _positions(pristine: cst.Module):
+    """Positions cost more than everything else in this module, so only an error pays for them."""
+    from libcst.metadata import MetadataWrapper, PositionProvider
+
+    return MetadataWrapper(pristine, unsafe_skip_copy=True).resolve(PositionProvider)
+
+
+def _line(pristine: cst.Module, node: cst.CSTNode | None, function: str) -> int:
+    """The line of a node, or else of the function around it; 0 if upstream has neither."""
+    positions = _positions(pristine)
+    for place in (node, dict(_functions(pristine)).get(function) if function != MODULE else None):
+        if place in positions:
+            return positions[place].start.line
+    return 0
 
 
 def _where(
@@ -224,13 +233,10 @@ def _where(
     """A line of the upstream file to look at, and what stands there.
 
     First the hits that should not be, then the functions that should hold one.
-    Positions cost more than everything else in this module, so only an error pays for them.
     """
-    from libcst.metadata import MetadataWrapper, PositionProvider
-
-    positions = MetadataWrapper(pristine, unsafe_skip_copy=True).resolve(PositionProvider)
-    alone = patch.fresh()
-    apply_once(pristine, alone, Printer())
+    positions, alone = _positions(pristine), patch.fresh()
+    with contextlib.suppress(Refused):
+        apply_once(pristine, alone, Printer())
     for function, node in alone.hits:
         if found.get(function, 0) > expected.get(function, 0):
             return positions[node].start.line, f"in {function}: {_one_line(pristine.code_for_node(node))}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -40,9 +40,16 @@ def is_dotted(node: cst.CSTNode, dotted: str) -> bool:
     return isinstance(node, cst.Attribute) and node.attr.value == last and is_dotted(node.value, rest)
 
 
+def statements(code: str, newline: str = "\n") -> list[cst.BaseStatement]:
+    """The statements of `code`; a blank line that it begins with stands above the first of them."""
+    first, *rest = cst.parse_module(code.lstrip("\n").replace("\n", newline)).body
+    above = [cst.EmptyLine(indent=False)] if code.startswith("\n") else []
+    return [first.with_changes(leading_lines=[*above, *first.leading_lines]), *rest]
+
+
 def wrapped(function: str, value: cst.BaseExpression) -> cst.Call:
-    """`function(value)`."""
-    return cst.Call(cst.Name(function), [cst.Arg(value)])
+    """`function(value)`, where `function` may be a dotted name."""
+    return cst.Call(cst.parse_expression(function), [cst.Arg(value)])
 
 
 def argument(call: cst.Call, keyword: str) -> cst.Arg | None:
@@ -59,6 +66,15 @@ def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cs
         value, cst.Name(keyword), equal=tight, comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
     )
     return call.with_changes(args=[*others, last.with_changes(comma=between), new])
+
+
+def with_element(state: cst.Dict, value: cst.BaseExpression) -> cst.Dict:
+    """The dict literal with `**value` after its last element, laid out as those before it are."""
+    *others, last = state.elements
+    between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    return state.with_changes(
+        elements=[*others, last.with_changes(comma=between), cst.StarredDictElement(value, comma=last.comma)]
+    )
 
 
 def string(node: cst.CSTNode) -> str | None:
@@ -104,6 +120,66 @@ def fields(kind: type[cst.CSTNode]) -> list[str]:
     return sorted(names, key=lambda name: blocks.index(name) if name in blocks else -1)
 
 
+def walk(node: cst.CSTNode, visitor):
+    """`node.visit(visitor)`, but for spaces and comments, which are not visited, and without copies.
+
+    LibCST copies and validates each node that it visits; here what is left alone stays the same node, whose
+    text has been printed already.
+    """
+    changes = {}
+    for name in fields(type(node)) if visitor.on_visit(node) else ():
+        old = getattr(node, name)
+        if isinstance(old, cst.CSTNode):
+            new = walk(old, visitor)
+            if new is not old:
+                changes[name] = None if new is cst.RemovalSentinel.REMOVE else new
+        elif isinstance(old, (list, tuple)):
+            new = [(child, walk(child, visitor) if isinstance(child, cst.CSTNode) else child) for child in old]
+            if any(one is not child for child, one in new):
+                changes[name] = _spaced([part for child, one in new for part in _parts(child, one)])
+    return visitor.on_leave(node, node.with_changes(**changes) if changes else node)
+
+
+def replaced(node: cst.CSTNode, name: str, new: cst.BaseExpression) -> cst.CSTNode:
+    """`node` with `new` for each variable `name` in it."""
+    return walk(node, _Replacer(name, new))
+
+
+class _Replacer:
+    def __init__(self, name: str, new: cst.BaseExpression):
+        self.name, self.new = name, new
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return True
+
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
+        if isinstance(original, cst.Attribute):  # its second part is no variable
+            return updated.with_changes(attr=original.attr)
+        return self.new if is_name(original, self.name) else updated
+
+
+def _parts(node: cst.CSTNode, result) -> Iterable:
+    """What a node in a sequence has become: one node or several; a blank line, if a line is gone that had one above."""
+    if result is cst.RemovalSentinel.REMOVE:
+        above = getattr(node, "leading_lines", ())
+        return above[:1] if above and not above[0].comment else ()
+    return result if isinstance(result, cst.FlattenSentinel) else (result,)
+
+
+def _spaced(nodes: list) -> list:
+    """The nodes, and the blank lines between them above the next one that has none."""
+    found, above = [], None
+    for node in nodes:
+        if isinstance(node, cst.EmptyLine):
+            above = node
+            continue
+        if above is not None and not node.leading_lines:
+            node = node.with_changes(leading_lines=[above])
+        found.append(node)
+        above = None
+    return found
+
+
 def expression(statement: cst.CSTNode) -> cst.BaseExpression | None:
     """What a line consisting of a single expression or a single assignment evaluates."""
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
@@ -129,7 +205,7 @@ def without(block: cst.IndentedBlock, unwanted) -> cst.IndentedBlock:
         if unwanted(statement):
             above += statement.leading_lines
             continue
-        if any(line.comment for line in above) or not statement.leading_lines:
+        if above and (any(line.comment for line in above) or not statement.leading_lines):
             statement = statement.with_changes(leading_lines=[*above, *statement.leading_lines])
         body.append(statement)
         above = []

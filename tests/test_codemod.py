@@ -5,7 +5,7 @@ from pathlib import Path
 import libcst
 import pytest
 from conftest import REPO, replace
-from libcst.codemod import CodemodContext, CodemodTest
+from libcst.codemod import CodemodContext, CodemodTest, SkipFile
 
 import patcher.codemod
 from patcher.engine import render
@@ -49,7 +49,8 @@ class GuideTest(CodemodTest):
 @pytest.mark.parametrize("script", ["distributed.py", "dataparallel.py"])
 def test_command_of_a_series_makes_what_the_engine_makes(series, script):
     source = (REPO / "upstream" / script).read_bytes()
-    expected = render(script, source, Project(REPO).patches_of(Request(series))).after
+    project = Project(REPO)
+    expected = render(script, source, project.patches_of(Request(series)), project.support()).after
     command = getattr(patcher.codemod, series)(CodemodContext(filename=script))
     assert command.transform_module(libcst.parse_module(source)).bytes == expected
 
@@ -67,6 +68,32 @@ def test_one_command_counts_each_module_on_its_own():
     assert context.warnings == []
     command.transform_module(libcst.parse_module("x = 1\n"))
     assert context.warnings == ["nothing to edit"]
+
+
+@pytest.fixture
+def optional():
+    """The command `configurable_gpus` with the option by which the script calls a support module."""
+    context = CodemodContext()
+    return context, patcher.codemod.ConfigurableGpus(context, sets=["configurable_gpus.optional=true"])
+
+
+SCRIPT = (
+    "import torch\np.add_argument('-x')\n\n\ndef main():\n    a = p.parse_args()\n    gpus = [0, 1]\n    go(gpus)\n"
+)
+
+
+def test_script_that_calls_a_support_module_is_said_to_need_the_folder(optional):
+    context, command = optional
+    edited = command.transform_module(libcst.parse_module(SCRIPT)).code
+    assert "from support import gpu_list" in edited
+    assert "gpu_list.select_gpus(a.gpus, p" in edited
+    assert context.warnings == ["imports support: copy patches/support/ to the folder of the script"]
+
+
+def test_script_that_a_patch_refuses_is_skipped_with_the_reason(optional):
+    _, command = optional
+    with pytest.raises(SkipFile, match="configurable_gpus: the script has a gpu_list of its own"):
+        command.transform_module(libcst.parse_module("gpu_list = None\n" + SCRIPT))
 
 
 @pytest.mark.parametrize("name", ["NoSuchPatch", "reshape_topk", "__wrapped__"])

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import itertools
 import re
 import tokenize
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from patcher import Patch, syntax
 from patcher.engine import Printer, Verdict, apply_once, mark, parse, render
+from patcher.places import Place
 from patcher.problem import Problem
 
 
@@ -251,6 +253,272 @@ def test_inserted_line_ends_as_the_lines_of_the_file_do(source, line):
 def test_import_that_is_there_is_not_inserted_again():
     _, after = judge(b"import os as o\n" + BODY, with_import())
     assert after == b"import os as o\n" + BODY.replace(b"old(", b"o.new(")
+
+
+# What a patch may ask for
+
+PLACES = """\
+import os
+
+p = Parser()
+p.add_argument('--one', '-o')
+p.add_argument('--two',
+               default=2)
+
+
+def f(feed, net):
+    args = p.parse_args()
+    sgd = torch.optim.SGD(net.parameters(), 1)
+
+    for x in feed:
+        go(x)
+    end(args, sgd)
+
+
+def g(given):
+    pass
+"""
+OPTIONS = b"def add_options(parser):\n    parser.add_argument('--%s', '--%s-too')\n"
+HELPERS = {name: OPTIONS % (name.encode(), name.encode()) for name in ("apples", "berries", "cherries")}
+HELPERS |= {"__init__": b"", "plain": b"from . import ours\nfrom .apples import x\n", "ours": b"", "unused": b""}
+HELPERS["apart"] = b"def shown(x):\n    return x\n\n\ndef add_options(p2):\n    p2.add_argument('--apart')\n"
+
+
+def asking(name: str, ask, function: str = "f") -> Patch:
+    """A patch `name` that calls `ask` on a function and writes `name()` first in it."""
+
+    def leave(self, original, updated):
+        if self.function != function or self.is_done_in(updated):
+            return updated
+        updated = ask(self, updated) or updated
+        if self.is_done_in(updated):
+            return updated
+        first = syntax.statements(f"{name}()\n", self.module.default_newline)
+        return updated.with_changes(body=updated.body.with_changes(body=[*first, *updated.body.body]))
+
+    about = {"__doc__": "Ask.", "__module__": f"patches.{name}", "sites": {"f.py": {function: 1}}}
+    edit = {"needles": (b"def ",), "done": lambda self, node: syntax.is_call(node, name), "leave_FunctionDef": leave}
+    return type("Asking", (Patch,), {**about, **edit})()
+
+
+def asked(*patches: Patch, source: str = PLACES):
+    """The outcomes and the lines of the script."""
+    rendered = render("f.py", source.encode(), patches, HELPERS)
+    return rendered.outcomes, rendered.after.decode().split("\n"), rendered.support
+
+
+def refused(*patches: Patch, source: str = PLACES) -> tuple[int, str]:
+    """Line and reason of the last outcome, which has to be a refusal; the script is as if that patch were not there."""
+    *before, last = patches
+    outcomes, lines, _ = asked(*patches, source=source)
+    assert (outcomes[-1].verdict, outcomes[-1].refused) == (Verdict.STALE, True)
+    assert lines == (asked(*before, source=source)[1] if before else source.split("\n"))
+    return outcomes[-1].line, outcomes[-1].detail
+
+
+def line_of(text: str, source: str = PLACES) -> int:
+    return 1 + [line.strip() for line in source.split("\n")].index(text)
+
+
+def placing(name: str, place: Place, rank: int) -> Patch:
+    return asking(name, lambda self, function: self.insert(function, place, f"{name}()\n{name}(1)\n", rank))
+
+
+AT = {
+    Place.PARSED: ("args = p.parse_args()", "sgd = torch.optim.SGD(net.parameters(), 1)"),
+    Place.OPTIMIZER: ("sgd = torch.optim.SGD(net.parameters(), 1)", "for x in feed:"),
+    Place.BEFORE_LOOP: ("sgd = torch.optim.SGD(net.parameters(), 1)", "for x in feed:"),
+    Place.FIRST_IN_LOOP: ("for x in feed:", "go(x)"),
+    Place.LAST_IN_LOOP: ("go(x)", "end(args, sgd)"),
+    Place.AFTER_LOOP: ("go(x)", "end(args, sgd)"),
+}
+
+
+@pytest.mark.parametrize("place", Place)
+def test_statements_at_a_place_are_in_the_order_of_their_ranks_whichever_patch_comes_first(place):
+    patches = [placing("c", place, 10), placing("a", place, 20), placing("b", place, 20), placing("d", place, 30)]
+    results = [asked(*order) for order in itertools.permutations(patches)]
+    for outcomes, lines, _ in results:
+        assert {outcome.verdict for outcome in outcomes} == {Verdict.CLEAN}
+        assert lines == results[0][1]
+    code = [line.strip() for line in results[0][1] if line.strip()]
+    first, last = (code.index(text) for text in AT[place])
+    assert code[first + 1 : last] == ["c()", "c(1)", "a()", "a(1)", "b()", "b(1)", "d()", "d(1)"]
+    looped = place in (Place.FIRST_IN_LOOP, Place.LAST_IN_LOOP)
+    assert {line.index("(") for line in results[0][1] if line.strip() in ("a()", "d(1)")} == {9 if looped else 5}
+
+
+def test_places_are_found_in_blocks_of_a_function():
+    source = "def f(feed):\n    with a:\n        if b:\n            for x in feed:\n                go()\n"
+    _, lines, _ = asked(placing("a", Place.AFTER_LOOP, 1), placing("b", Place.FIRST_IN_LOOP, 1), source=source)
+    assert lines[3:] == [
+        "            for x in feed:",
+        "                b()",
+        "                b(1)",
+        "                go()",
+        "            a()",
+        "            a(1)",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("place", Place)
+def test_function_without_the_place_is_refused_at_its_line(place):
+    patch = asking("a", lambda self, function: self.insert(function, place, "a()\n"), "g")
+    line, why = refused(patch)
+    assert line == line_of("def g(given):") and why.startswith(f"g has no place {place.value}")
+
+
+def test_loop_with_a_continue_has_no_last_place():
+    source = PLACES.replace("        go(x)", "        if x:\n            continue\n        go(x)")
+    line, why = refused(placing("a", Place.LAST_IN_LOOP, 1), source=source)
+    assert (line, why) == (
+        line_of("def f(feed, net):", source),
+        f"f has no place {Place.LAST_IN_LOOP.value}, or a `continue` skips it",
+    )
+
+
+def test_patch_refuses_with_a_line_and_a_reason():
+    def at_loop(self, function):
+        self.refuse("there is a loop", function.body.body[2])
+
+    assert refused(asking("a", at_loop)) == (line_of("for x in feed:"), "there is a loop")
+    assert refused(asking("a", lambda self, function: self.refuse("so"))) == (line_of("def f(feed, net):"), "so")
+
+
+def test_refusal_leaves_the_other_patches_as_they_are():
+    def both(self, function):
+        self.support("plain")
+        self.refuse("no")
+
+    fine = asking("b", lambda self, function: self.add_options("apples"))
+    outcomes, lines, support = asked(asking("a", both), fine)
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.STALE, Verdict.CLEAN]
+    assert (lines, support) == asked(fine)[1:]
+
+
+def test_options_of_modules_stand_in_one_order_below_those_of_the_script():
+    patches = [asking(name[0], lambda self, _, name=name: self.add_options(name)) for name in HELPERS if "rr" in name]
+    patches.append(asking("z", lambda self, _: self.add_options("apples")))
+    for order in itertools.permutations(patches):
+        outcomes, lines, _ = asked(*order)
+        assert {outcome.verdict for outcome in outcomes} == {Verdict.CLEAN}
+        at = lines.index("               default=2)")
+        calls = [f"{name}.add_options(p)" for name in ("apples", "berries", "cherries")]
+        assert lines[at + 1 : at + 5] == [*calls, ""]
+
+
+@pytest.mark.parametrize("there", ["--apples", "--apples-too"])
+@pytest.mark.parametrize("ask", [lambda p: p.add_options("apples"), lambda p: p.inline("apples", "x")])
+def test_option_that_the_script_has_already_is_refused_at_its_line(there, ask):
+    source = PLACES.replace("'--two',", f"'{there}',")
+    patch = asking("a", lambda self, _: ask(self))
+    assert refused(patch, source=source) == (
+        line_of(f"p.add_argument('{there}',", source),
+        f"the script has an option {there} already",
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(feed):\n    pass\n",
+        "def f(feed):\n    args = make().parse_args()\n",
+        "def f(feed):\n    p = Parser()\n    p.add_argument('--one')\n    args = p.parse_args()\n",
+    ],
+    ids=["none", "without a name", "in a function"],
+)
+def test_options_need_a_parser_that_the_module_makes(source):
+    line, why = refused(asking("a", lambda self, _: self.add_options("apples")), source=source)
+    assert (line, "there is no `parser.parse_args()`" in why) == (1, True)
+
+
+def test_support_is_imported_below_the_imports_and_a_missing_folder_is_said():
+    _, lines, support = asked(asking("a", lambda self, _: self.support("plain") and None))
+    assert lines[:10] == [
+        "import os",
+        "",
+        "try:",
+        "    from support import plain",
+        "except ImportError as error:",
+        "    raise SystemExit('{}: needs the folder support/ that was built with it: {}'.format(",
+        "        __file__, error))",
+        "",
+        "p = Parser()",
+        "p.add_argument('--one', '-o')",
+    ]
+    assert support == ("__init__", "apples", "ours", "plain")  # with what it imports, and nothing else
+
+
+def test_import_of_many_modules_is_wrapped_at_79_columns():
+    names = [f"module_{'abcdefgh'[n]}{'x' * n}" for n in range(8)]
+    helpers = dict.fromkeys([*names, "__init__"], b"")
+    for count in range(1, 9):
+        chosen = names[:count]
+
+        def use(self, function, chosen=chosen):
+            for name in reversed(chosen):
+                self.support(name)
+
+        after = render("f.py", PLACES.encode(), [asking("a", use)], helpers).after.decode()
+        guard = next(node for node in ast.parse(after).body if isinstance(node, ast.Try))
+        assert [alias.name for alias in guard.body[0].names] == chosen
+        lines = after.split("\n")[guard.body[0].lineno - 1 : guard.body[0].end_lineno]
+        assert max(map(len, lines)) <= 79
+        assert ("(" in lines[0]) == (len(lines) > 1) == (len(f"    from support import {', '.join(chosen)}") > 79)
+        assert {line.index("module") for line in lines} == {lines[0].index("module")}
+
+
+def test_module_that_there_is_not_is_refused():
+    assert refused(asking("a", lambda self, _: self.support("nosuch")))[1] == "there is no patches/support/nosuch.py"
+
+
+def test_support_of_upstreams_own_is_refused_at_its_line():
+    use = asking("a", lambda self, _: self.support("plain") and None)
+    source = PLACES.replace("import os\n", "import os\nimport support\n")
+    assert refused(use, source=source) == (2, "the script has a support of its own")
+    source = PLACES.replace("    end(args, sgd)", "    end(args, plain)")
+    assert refused(use, source=source) == (line_of("end(args, plain)", source), "f has a plain of its own")
+
+
+def test_variable_that_another_patch_has_brought_is_refused_with_the_name_of_the_patch():
+    bring = [asking(name, lambda self, _: self.bring("new") and None) for name in ("a", "b")]
+    assert refused(*bring) == (
+        line_of("def f(feed, net):"),
+        "the patch a has brought a variable new into f",
+    )
+    other = asking("b", lambda self, _: self.bring("new") and None, "g")
+    assert [outcome.verdict for outcome in asked(bring[0], other)[0]] == [Verdict.CLEAN, Verdict.CLEAN]
+
+
+def test_variable_that_the_function_has_is_refused_at_its_line():
+    patch = asking("a", lambda self, _: self.bring("sgd") and None)
+    line = line_of("sgd = torch.optim.SGD(net.parameters(), 1)")
+    assert refused(patch) == (line, "f has a sgd of its own")
+
+
+def test_functions_and_options_of_a_module_can_be_written_into_the_script():
+    outcomes, lines, support = asked(asking("a", lambda self, _: self.inline("apart", "shown") and None))
+    assert (outcomes[0].verdict, support) == (Verdict.CLEAN, ())
+    assert "def shown(x):" in lines and "def add_options(p2):" not in lines
+    assert lines[lines.index("               default=2)") + 1] == "p.add_argument('--apart')"
+    assert lines.index("def shown(x):") < lines.index("def f(feed, net):")
+    source = PLACES.replace("import os", "from os import shown")
+    assert refused(asking("a", lambda self, _: self.inline("apart", "shown") and None), source=source) == (
+        1,
+        "the script has a shown of its own",
+    )
+
+
+def test_what_a_patch_asks_for_ends_its_lines_as_the_file_does():
+    def ask(self, function):
+        self.add_options(self.support("apples"))
+        self.inline("apart", "shown")
+        return self.insert(function, Place.PARSED, "\na()\n")
+
+    source = PLACES.replace("\n", "\r\n")
+    after = render("f.py", source.encode(), [asking("a", ask)], HELPERS).after
+    assert after.count(b"\n") == after.count(b"\r\n") > PLACES.count("\n") + 8
 
 
 # The @generated line

@@ -75,3 +75,35 @@ def test_argument_is_found_by_keyword_only():
     call = node("f(default, type=int, default=1)")
     assert syntax.argument(call, "default") is call.args[2]
     assert syntax.argument(call, "int") is None
+
+
+@pytest.mark.parametrize(
+    "call, after",
+    [
+        ("f(a)", "f(a, k=v)"),
+        ("f(a, b=1)", "f(a, b=1, k=v)"),
+        ("f(a,\n  b)", "f(a,\n  b,\n  k=v)"),
+        ("f(\n    a,\n    b,\n)", "f(\n    a,\n    b,\n    k=v,\n)"),
+    ],
+)
+def test_argument_is_added_as_the_others_are_laid_out(call, after):
+    assert cst.Module([]).code_for_node(syntax.with_argument(node(call), "k", cst.Name("v"))) == after
+
+
+@pytest.mark.parametrize(
+    "state, after",
+    [
+        ("{'a': 1}", "{'a': 1, **v}"),
+        ("{\n    'a': 1,\n    'b': 2\n}", "{\n    'a': 1,\n    'b': 2,\n    **v\n}"),
+        ("{'a': 1, 'b': 2,}", "{'a': 1, 'b': 2, **v,}"),
+    ],
+)
+def test_element_is_added_as_the_others_are_laid_out(state, after):
+    assert cst.Module([]).code_for_node(syntax.with_element(node(state), cst.Name("v"))) == after
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_statements_of_code_keep_the_blank_line_above(newline):
+    first, second = syntax.statements("\na()\nif b:\n    c()\n", newline)
+    assert cst.Module([first, second]).code.replace("\r\n", "\n") == "\na()\nif b:\n    c()\n"
+    assert len(first.leading_lines) == 1 and not second.leading_lines
