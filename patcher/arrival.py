@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from patcher import unified
 from patcher.problem import Problem, Problems, UsageError
 from patcher.sources import Arrived
+from patcher.verdicts import printable
 
 LICENCE = re.compile(r"(LICEN[CS]E|COPYING)(\.(txt|md|rst))?", re.IGNORECASE)
 LICENCES = {  # SPDX names, and the words by which each is known; the licence is the one whose words come first
@@ -242,8 +243,3 @@ def needs(arrived: Arrived, chosen: Mapping, scripts: Mapping[str, bytes]) -> It
 
 def sha256(source: bytes) -> str:
     return hashlib.sha256(source).hexdigest()
-
-
-def printable(text: str) -> str:
-    """A line with text of an upstream, which may hold anything: it stays one line, and moves no cursor."""
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)

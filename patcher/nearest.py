@@ -7,6 +7,7 @@ aligned function by function, so a statement that stands in both is never offere
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import difflib
 import io
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from patcher import engine
+from patcher.draft import Refused
 from patcher.patch import MODULE, Patch
 
 ALIKE = 0.5  # of 1: below this, two statements have nothing to do with each other
@@ -79,7 +81,8 @@ class Script:
 
     def _hits(self, patch: Patch) -> list:
         alone = patch.fresh()
-        engine.apply_once(self._module, alone, engine.Printer())
+        with contextlib.suppress(Refused):
+            engine.apply_once(self._module, alone, engine.Printer())
         return alone.hits
 
     def _at(self, line: int) -> Statement | None:

@@ -136,10 +136,10 @@ EXCERPTS = {
     "nprocs is called ngpus_per_node": {
         "world_size": "- args.nprocs = torch.cuda.device_count()\n+ args.ngpus_per_node = torch.cuda.device_count()"
     },
-    "no barrier in validate": {"exact_validation": "- torch.distributed.barrier()"},
+    "no barrier in validate": {"exact_validation": "- dist.barrier()"},
     "no barrier in train and validate": {
-        "train_meters": "- torch.distributed.barrier()\n+ pass",
-        "exact_validation": "- torch.distributed.barrier()\n+ pass",
+        "train_meters": "- dist.barrier()\n+ pass",
+        "exact_validation": "- dist.barrier()\n+ pass",
     },
     "the GPUs are all there are": {
         "configurable_gpus": "- gpus = [0, 1, 2, 3]\n+ gpus = list(range(torch.cuda.device_count()))"
@@ -152,10 +152,11 @@ def test_stale_patch_is_shown_what_has_changed_and_nothing_else(label):
     excerpts = {}
     for name, source in scripts(label).items():
         old, new = Script(name, SCRIPTS[name]), Script(name, source)
-        stale = {outcome.patch for outcome in whole(name, source).outcomes if outcome.verdict.value == "stale"}
+        outcomes = whole(name, source).outcomes
+        stale = {o.patch for o in outcomes if o.verdict.value == "stale" and not o.refused}  # a refusal says why itself
         for patch in patches_of("standard"):
             if patch.slug() in stale:
                 lines = shown(findings(old, new, patch), "old.py", "new.py")
                 signed = [f"{line[0]} {line[1:].strip()}" for line in lines if line[0] in "+-"]
                 excerpts[patch.slug()] = "\n".join(signed)
-    assert excerpts == EXCERPTS[label]
+    assert excerpts == EXCERPTS.get(label, {})
