@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from patcher import build, export, store, unified, upstream
+from patcher.manifest import MANIFEST
 from patcher.problem import Problem, UsageError
 from patcher.project import Project, Request
 from patcher.report import Report, Row
@@ -40,8 +43,16 @@ def apply(project: Project, request: Request, out: Path, overwrite: bool) -> Rep
         "apply",
         plan,
         changed=changed,
-        summary=f"{out}: " + (f"wrote {', '.join(changed)}" if changed else "nothing to do"),
+        summary=f"{out}: " + (f"wrote {_listed(changed)}" if changed else "nothing to do"),
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names for a person: those in a folder are counted."""
+    folders = Counter(name.rpartition("/")[0] for name in names)
+    parts = dict.fromkeys(name.rpartition("/")[0] or name for name in names)
+    words = {folder: f"{folder}/ ({n} file{'' if n == 1 else 's'})" for folder, n in folders.items() if folder}
+    return ", ".join(words.get(part, part) for part in parts)
 
 
 def check(project: Project, request: Request, out: Path) -> Report:
@@ -57,12 +68,15 @@ def diff(project: Project, request: Request, out: Path, names: list[str]) -> Rep
         if known and name not in known:
             raise UsageError(f"series {request.series} has no patch {name!r}; it has: {', '.join(known)}")
     if names and plan.files:
-        steps = export.steps({r.file: r.before for r in plan.rendered}, plan.patches)
-        text = b"".join(steps[name] for name in known if name in names)
+        steps = export.steps({r.file: r.before for r in plan.rendered}, plan.patches, project.support(), names)
+        text = b"".join(steps.values())
     else:
-        after = plan.files or {r.file: r.after for r in plan.rendered}
+        before = {r.file: r.before for r in plan.rendered}
+        after = plan.files or build.made(plan.rendered, project.support())
         text = b"".join(
-            unified.diff(r.before, after[r.file], f"upstream/{r.file}", f"{out.name}/{r.file}") for r in plan.rendered
+            unified.diff(before.get(name), after[name], f"upstream/{name}", f"{out.name}/{name}")
+            for name in after
+            if name != MANIFEST
         )
     return Report("diff", request.series, problems=problems, diff=text)
 
@@ -92,7 +106,7 @@ def export_to(project: Project, request: Request, folder: Path, overwrite: bool)
     if plan.failed:
         return _report("export", plan, summary=f"{folder}: nothing was written")
     commit = upstream.read(project.upstream)["original"]["commit"]
-    files = export.files({r.file: r.before for r in plan.rendered}, plan.patches, commit)
+    files = export.files({r.file: r.before for r in plan.rendered}, plan.patches, project.support(), commit)
     changed = store.write(folder, files, {}, refuse=None if overwrite else _already_there)
     return _report("export", plan, changed=changed, summary=f"{folder}: {len(files) - 1} patches and a series file")
 

@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from patcher import engine, unified
+from patcher import build, engine, unified
 
 if TYPE_CHECKING:
     from patcher.patch import Patch
 
 
-def steps(scripts: dict[str, bytes], patches: list[Patch]) -> dict[str, bytes]:
-    """Per patch, the diff that it makes on top of those before it, with `a/` and `b/` prefixes for `-p1`."""
-    found, before = {}, scripts
+def steps(
+    scripts: Mapping[str, bytes],
+    patches: Sequence[Patch],
+    support: Mapping[str, bytes],
+    names: Sequence[str] | None = None,
+) -> dict[str, bytes]:
+    """Per patch (of those in `names`), the diff that it makes on top of those before it.
+
+    It has `a/` and `b/` prefixes for `-p1`, and brings the support modules that no patch before it needs.
+    """
+
+    @functools.cache
+    def made(number: int) -> dict[str, bytes]:
+        rendered = [engine.render(name, source, patches[:number], support) for name, source in scripts.items()]
+        return build.made(rendered, support)
+
+    found = {}
     for position, patch in enumerate(patches):
-        after = {name: engine.render(name, source, patches[: position + 1]).after for name, source in scripts.items()}
-        found[patch.slug()] = b"".join(unified.diff(before[n], after[n], f"a/{n}", f"b/{n}") for n in sorted(scripts))
-        before = after
+        if names is None or patch.slug() in names:
+            before, after = made(position), made(position + 1)
+            assert before.keys() <= after.keys(), patch.slug()  # no patch takes away what one before it brought
+            order = sorted(after, key=lambda name: (not after[name], name))  # git takes no hunk after an empty file
+            diffs = [unified.diff(before.get(name), after[name], f"a/{name}", f"b/{name}") for name in order]
+            found[patch.slug()] = b"".join(diffs)
     return found
 
 
-def files(scripts: dict[str, bytes], patches: list[Patch], commit: str) -> dict[str, bytes]:
-    """`NAME.patch` per patch that changes something, and `series`; on `scripts` they give the bytes that `build/` has
-    under its `@generated` line."""
+def files(
+    scripts: Mapping[str, bytes], patches: Sequence[Patch], support: Mapping[str, bytes], commit: str
+) -> dict[str, bytes]:
+    """`NAME.patch` per patch that changes something, and `series`.
+
+    On `scripts` they give the bytes that `build/` has under its `@generated` lines.
+    """
     by_name = {patch.slug(): patch for patch in patches}
-    made = {
-        f"{name}.patch": _header(by_name[name], commit) + diff for name, diff in steps(scripts, patches).items() if diff
-    }
+    diffs = {name: diff for name, diff in steps(scripts, patches, support).items() if diff}
+    made = {f"{name}.patch": _header(by_name[name], commit) + diff for name, diff in diffs.items()}
     return {**made, "series": "".join(f"{name}\n" for name in made).encode()}
 
 

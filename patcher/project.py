@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from patcher.patch import Patch
 
 HERE = Path(__file__).resolve().parent
-ENGINE = ("__init__.py", "engine.py", "patch.py", "places.py", "source.py", "syntax.py", "build.py")
+ENGINE = (
+    *("__init__.py", "build.py", "draft.py", "engine.py", "layout.py", "names.py", "patch.py", "places.py"),
+    *("source.py", "syntax.py", "unused.py"),
+)
 """What decides, beside upstream and patches, which bytes a build has."""
 
 
@@ -54,6 +57,11 @@ class Project:
         }
         files |= {f"patcher/{name}": HERE / name for name in ENGINE}
         return {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in sorted(files)}
+
+    def support(self) -> dict[str, bytes]:
+        """The modules in `patches/support/` by name: the code that built scripts call."""
+        paths = (path for path in (self.patches / "support").glob("[!.]*.py") if path.is_file())
+        return {path.stem: path.read_bytes() for path in sorted(paths)}
 
     def all_series(self) -> Mapping[str, Mapping[str, Mapping]]:
         return self._import("patches").SERIES
@@ -93,9 +101,10 @@ class Project:
                     raise
                 raise Problem(error.message, file="patches/__init__.py") from None
         for position, patch in enumerate(patches):
+            names = [p.slug() for p in patches[:position]]
             late = [p.slug() for p in patches[position:] if p.slug() in patch.after]
-            if late:
-                raise Problem(f"{patch.slug()} has to come after {late[0]}", file="patches/__init__.py")
+            for name in [*late, *(name for name in patch.needs if name not in names)]:
+                raise Problem(f"{patch.slug()} has to come after {name}", file="patches/__init__.py")
         return patches
 
     def _patch(self, name: str, options: Mapping) -> Patch:
@@ -115,6 +124,7 @@ class Project:
             for c in vars(module).values()
             if isinstance(c, type) and issubclass(c, Patch) and c.__module__ == module.__name__
         ]
+        classes = [c for c in classes if not any(issubclass(o, c) for o in classes if o is not c)]
         if len(classes) != 1:
             raise Problem(f"expected 1 subclass of Patch, found {len(classes)}", file=f"patches/{name}.py")
         accepted = [p for p in inspect.signature(classes[0].__init__).parameters if p not in ("self", "options")]
@@ -124,10 +134,12 @@ class Project:
                 raise UsageError(f"{name} has no option {option!r}; {has}")
         try:
             patch = classes[0](**options)
+            patch.fresh()  # the options that it has recorded are those that it takes
         except ValueError as error:
             raise UsageError(f"{name}: {', '.join(f'{k}={v}' for k, v in options.items())}: {error}") from None
         except Exception as error:
-            raise self.blame(error, "cannot be made") or error from error
+            message = f"cannot be made: {type(error).__name__}: {error}"
+            raise self.blame(error, "cannot be made") or Problem(message, file=f"patches/{name}.py") from error
         if not (patch.needles and patch.sites and all(isinstance(places, dict) for places in patch.sites.values())):
             expected = "expected sites = {file: {function: count}} and needles"
             raise Problem(f"{expected}, found {patch.sites!r} and {patch.needles!r}", file=f"patches/{name}.py")

@@ -4,6 +4,9 @@ The new files are written and synced beside the old ones first; what fails there
 nothing.  Then the old ones are hard-linked into `.patcher-undo`, and while that folder exists
 the old state is the true one: a failed rename, or the next run after a kill, puts it back.
 Renaming the folder away is the moment at which the new state becomes the true one.
+
+A name may lead into a folder (`support/ranks.py`).  The folder is made when it is needed, and it
+goes when the last file is taken out of it, unless something else is left there.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote, unquote
 
 from patcher.build import UNDO
 from patcher.problem import Problem, Problems
@@ -24,6 +28,7 @@ except ImportError:  # Windows: concurrent runs are not kept apart there
 
 NEW, DROP = ".patcher-new", ".patcher-drop"
 KEPT, ABSENT = "kept-", "absent-"
+CACHE = "__pycache__"
 
 
 def write(
@@ -46,7 +51,7 @@ def write(
             with _locked(out):
                 recover(out)
                 files = files() if callable(files) else files
-                problems = refuse(out, files) if refuse else []
+                problems = _in_the_way(out, files, command) or (refuse(out, files) if refuse else [])
                 if problems:
                     raise Problems(problems)
                 changed = [
@@ -80,14 +85,25 @@ def recover(out: Path) -> None:
     """Put back what a killed or failed run had replaced, and drop what it left lying."""
     undo = out / UNDO
     if undo.is_dir():
-        for saved in sorted(undo.iterdir()):
+        for saved in sorted(undo.iterdir(), reverse=True):  # what is in a folder comes before the folder
+            path = out / _name_of(saved)
             if saved.name.startswith(KEPT):
-                os.replace(saved, out / saved.name.removeprefix(KEPT))
+                path.parent.mkdir(exist_ok=True)
+                os.replace(saved, path)
+            elif path.is_dir():
+                _remove_empty(path)
             else:
-                (out / saved.name.removeprefix(ABSENT)).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             saved.unlink(missing_ok=True)  # renaming a link to another link of the same file leaves both
         undo.rmdir()
         _sync(out)
+    _clean(out)
+
+
+def _clean(out: Path) -> None:
+    """Remove the folders that a finished write has emptied, and what it has left lying."""
+    for folder in reversed(_folders(_name_of(saved) for saved in (out / DROP).glob(f"{KEPT}*"))):
+        _remove_empty(out / folder)
     for leftover in (NEW, DROP):
         if (out / leftover).exists():
             shutil.rmtree(out / leftover)
@@ -97,19 +113,22 @@ def _replace(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, i
     try:
         _stage(out, files, modes)
         _save(out, files)
+        for folder in _folders(name for name in files if files[name] is not None):
+            (out / folder).mkdir(exist_ok=True)
         for name in files:
             if files[name] is None:
                 (out / name).unlink()
             else:
-                os.replace(out / NEW / name, out / name)
-        _sync(out)
+                os.replace(out / NEW / _flat(name), out / name)
+        for folder in (*_folders(files), "."):
+            _sync(out / folder)
         os.rename(out / UNDO, out / DROP)  # the new state is the true one from here on
     except BaseException:
         recover(out)
         raise
     _sync(out)
-    for leftover in (NEW, DROP):
-        shutil.rmtree(out / leftover, ignore_errors=True)
+    with contextlib.suppress(OSError):  # then the next write does it
+        _clean(out)
 
 
 def _stage(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, int]) -> None:
@@ -117,11 +136,12 @@ def _stage(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, int
     for name, content in files.items():
         if content is None:
             continue
-        fd = os.open(out / NEW / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        staged = out / NEW / _flat(name)
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(fd, "wb") as file:
             mode = (out / name).stat().st_mode & 0o7777 if (out / name).exists() else modes.get(name)
             if mode is not None:
-                os.chmod(out / NEW / name, mode)
+                os.chmod(staged, mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -131,17 +151,52 @@ def _save(out: Path, files: Mapping[str, bytes | None]) -> None:
     """Fill the undo folder under another name, so that it is complete as soon as it exists."""
     draft = out / DROP
     draft.mkdir()
-    for name in files:
+    for name in (*_folders(files), *files):
         if not os.path.lexists(out / name):
-            (draft / f"{ABSENT}{name}").touch()
-            continue
-        try:
-            os.link(out / name, draft / f"{KEPT}{name}", follow_symlinks=False)
-        except (OSError, NotImplementedError):  # a file system without hard links
-            shutil.copy2(out / name, draft / f"{KEPT}{name}", follow_symlinks=False)
+            (draft / f"{ABSENT}{_flat(name)}").touch()
+        elif name in files:
+            saved = draft / f"{KEPT}{_flat(name)}"
+            try:
+                os.link(out / name, saved, follow_symlinks=False)
+            except (OSError, NotImplementedError):  # a file system without hard links
+                shutil.copy2(out / name, saved, follow_symlinks=False)
     _sync(draft)
     os.rename(draft, out / UNDO)
     _sync(out)
+
+
+def _flat(name: str) -> str:
+    """A name as that of a file beside all others, for our own folders."""
+    return quote(name, safe="")
+
+
+def _name_of(saved: Path) -> str:
+    return unquote(saved.name.partition("-")[2])
+
+
+def _folders(names: Iterable[str]) -> list[str]:
+    """The folders that these names lead into, outer ones first."""
+    return sorted({folder.as_posix() for name in names for folder in PurePosixPath(name).parents} - {"."})
+
+
+def _in_the_way(out: Path, files: Iterable[str], command: str) -> list[Problem]:
+    """What is not a folder where one has to be.  A link to one is not: what it leads to is not ours to write."""
+    problems = []
+    for path in (out / folder for folder in _folders(files)):
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
+            found = "a symbolic link" if path.is_symlink() else "a file"
+            message, hint = f"expected a folder, found {found}", f"Move it away, then run `{command}` again."
+            problems.append(Problem(message, file=path.as_posix(), hint=hint))
+    return problems
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder in which there is nothing, or only what Python has compiled."""
+    left = list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else None
+    if left is not None and all(path.name == CACHE and path.is_dir() and not path.is_symlink() for path in left):
+        for cache in left:
+            shutil.rmtree(cache)
+        folder.rmdir()
 
 
 def _make(out: Path) -> list[Path]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 
-def diff(before: bytes, after: bytes, old: str, new: str) -> bytes:
+def diff(before: bytes | None, after: bytes, old: str, new: str) -> bytes:
     """The diff from `before` to `after`, headed by the names `old` and `new`; empty where they are equal.
 
-    Lines end at `\\n` alone, whatever other line breaks stand in them, and a missing final
-    newline is marked as such.
+    `before` is None where there was no file; `old` is then `/dev/null`.  Lines end at `\\n` alone, whatever
+    other line breaks stand in them, and a missing final newline is marked as such.
     """
     import difflib
 
-    found = difflib.diff_bytes(difflib.unified_diff, lines(before), lines(after), old.encode(), new.encode())
+    if before is None and not after:  # it has no line that a hunk could add: only git's own header can say it
+        return f"diff --git a/{new.partition('/')[2]} {new}\nnew file mode 100644\n".encode()
+    old = "/dev/null" if before is None else old
+    found = difflib.diff_bytes(difflib.unified_diff, lines(before or b""), lines(after), old.encode(), new.encode())
     return b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in found)
 
 

@@ -64,6 +64,7 @@ guide = {
 
 standard = guide | {
     "local_rank_from_env": {"fallback": True},
+    "configurable_gpus": {"optional": True},
 }
 
 SERIES = {"guide": guide, "standard": standard}
@@ -72,21 +73,32 @@ DEFAULT = "standard"
 
 
 @pytest.fixture(scope="session")
+def toy_source(tmp_path_factory) -> Path:
+    """A project with two small scripts; its three series reach none, some and nearly all of its support modules."""
+    root = tmp_path_factory.mktemp("toy")
+    shutil.copytree(REPO / "tests/toy", root, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    (root / "upstream/lock.json").write_text('{"original": {"repository": "https://example.org", "commit": "1a2b3c4"}}')
+    relock(root)
+    return root
+
+
+@pytest.fixture
+def toy(toy_source, tmp_path, monkeypatch) -> Path:
+    """The root of a copy of it, which is the working directory too."""
+    shutil.copytree(toy_source, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+@pytest.fixture(scope="session")
 def three_patches(tmp_path_factory) -> Path:
     """A project with three of the patches: the same machinery, and runs that stay quick as the series grows."""
     root = tmp_path_factory.mktemp("three_patches")
     shutil.copytree(REPO / "upstream", root / "upstream")
-    (root / "patches/added").mkdir(parents=True)
+    (root / "patches/support").mkdir(parents=True)
     (root / "patches/__init__.py").write_text(THREE_PATCHES)
-    names = (
-        "local_rank_from_env",
-        "reshape_topk",
-        "configurable_gpus",
-        "added/__init__",
-        "added/gpu_ids",
-        "added/gpus",
-    )
-    for name in names:
+    patches = ("local_rank_from_env", "reshape_topk", "configurable_gpus")
+    for name in (*patches, "support/__init__", "support/gpu_list"):
         shutil.copy(REPO / f"patches/{name}.py", root / f"patches/{name}.py")
     return root
 
@@ -174,6 +186,11 @@ def tree(folder: Path) -> dict[str, tuple]:
         )
         for path in sorted(folder.rglob("*"))
     }
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder` by its path there."""
+    return {name: content for name, (_, content) in tree(folder).items() if content is not None}
 
 
 def load(path: Path, name: str = "script"):

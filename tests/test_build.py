@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
 
 import pytest
-from conftest import REPO, relock, replace, tree
+from conftest import REPO, files_in, relock, replace, tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,8 @@ from patcher import build, manifest
 from patcher.project import Project, Request
 
 SCRIPTS = ("dataparallel.py", "distributed.py")
-FILES = (*SCRIPTS, "manifest.json")
+SUPPORT = ("support/__init__.py", "support/gpu_list.py")
+FILES = (*SCRIPTS, *SUPPORT, "manifest.json")
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def planned(root: Path, series="standard", *sets):
 
 def test_apply_writes_the_planned_bytes_and_nothing_else(project, patcher):
     assert patcher("apply").code == 0
-    files = {name: content for name, (_, content) in tree(project / "build").items()}
+    files = files_in(project / "build")
     assert files == planned(project).files
     assert set(files) == set(FILES)
 
@@ -51,7 +53,7 @@ def test_built_file_is_the_rendered_one_below_a_line_that_says_so(project, patch
 def test_out_is_made_with_its_parents(project, patcher):
     result = patcher("apply", "--out", "a/b/c")
     assert result.code == 0
-    assert sorted(path.name for path in (project / "a/b/c").iterdir()) == sorted(FILES)
+    assert set(files_in(project / "a/b/c")) == set(FILES)
     assert patcher("check", "--out", "a/b/c").code == 0
 
 
@@ -76,7 +78,7 @@ def test_manifest_says_from_what_and_how_the_build_was_made(project, patcher):
     for name in SCRIPTS:
         assert data["inputs"][f"upstream/{name}"] == manifest.sha256((REPO / "upstream" / name).read_bytes())
         assert data["outputs"][name] == manifest.sha256((project / "build" / name).read_bytes())
-    assert "patches/added/gpus.py" in data["inputs"]
+    assert "patches/support/gpu_list.py" in data["inputs"]
     assert str(project) not in (project / "build/manifest.json").read_text()
 
 
@@ -90,7 +92,7 @@ def test_every_source_that_decides_on_bytes_is_an_input(fresh):
 
 def test_second_run_changes_nothing(fresh, patcher):
     def state():
-        return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (fresh / "build").iterdir()}
+        return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (fresh / "build").rglob("*")}
 
     before, folder = state(), (fresh / "build").stat().st_mtime_ns
     result = patcher("apply")
@@ -102,14 +104,16 @@ def test_second_run_changes_nothing(fresh, patcher):
 
 
 def test_another_series_replaces_the_build(fresh, patcher):
-    assert patcher("apply", "--series", "guide").code == 0
-    assert {name: content for name, (_, content) in tree(fresh / "build").items()} == planned(fresh, "guide").files
+    for series in ("guide", "standard"):
+        assert patcher("apply", "--series", series).code == 0
+        assert files_in(fresh / "build") == planned(fresh, series).files
+        assert (fresh / "build/support").exists() == (series == "standard")
 
 
 def test_only_files_that_differ_are_written(fresh, patcher):
+    patcher("apply", "--series", "guide")
     before = (fresh / "build/dataparallel.py").stat().st_mtime_ns
-    replace(fresh / "patches/__init__.py", b'{"fallback": True}', b"{}")
-    result = patcher("apply")
+    result = patcher("apply", "--series", "guide", "--set", "local_rank_from_env.fallback=true")
     assert "wrote distributed.py, manifest.json" in result.out
     assert (fresh / "build/dataparallel.py").stat().st_mtime_ns == before
 
@@ -119,6 +123,7 @@ def drop_dataparallel(root: Path) -> None:
     (root / "upstream/dataparallel.py").unlink()
     (root / "patches/configurable_gpus.py").unlink()
     replace(root / "patches/__init__.py", b'    "configurable_gpus": {},\n', b"")
+    replace(root / "patches/__init__.py", b'    "configurable_gpus": {"optional": True},\n', b"")
     replace(root / "patches/reshape_topk.py", b', "dataparallel.py": {"accuracy": 1}', b"")
     relock(root)
 
@@ -127,7 +132,8 @@ def test_script_that_upstream_has_no_longer_does_not_stay_in_the_build(fresh, pa
     # It would look generated and up to date, and no manifest would know it.
     drop_dataparallel(fresh)
     assert patcher("apply").code == 0
-    assert sorted(path.name for path in (fresh / "build").iterdir()) == ["distributed.py", "manifest.json"]
+    assert set(files_in(fresh / "build")) == {"distributed.py", "manifest.json"}
+    assert not (fresh / "build/support").exists()  # nor what it alone needed
     assert patcher("check").code == 0
 
 
@@ -157,9 +163,10 @@ def test_mode_of_upstream_is_that_of_a_new_build_file(project, patcher):
 def test_mode_of_an_existing_build_file_is_kept(fresh, patcher):
     for number, name in enumerate(FILES):
         (fresh / "build" / name).chmod(0o750 + number)
-    patcher("apply", "--series", "guide")
+    replace(fresh / "patches/support/gpu_list.py", b"in the order given", b"in the given order")
+    assert f"wrote {', '.join(SCRIPTS)}, support/ (2 files), manifest.json" in patcher("apply").out
     modes = [stat.S_IMODE((fresh / "build" / name).stat().st_mode) for name in FILES]
-    assert modes == [0o750, 0o751, 0o752]
+    assert modes == [0o750 + number for number in range(len(FILES))]
 
 
 # Refusals
@@ -210,12 +217,12 @@ def test_missing_build_file_is_written_again(fresh, patcher):
 
 @pytest.mark.parametrize("name", FILES)
 def test_file_that_apply_did_not_write_is_refused(project, patcher, name):
-    (project / "build").mkdir()
+    (project / "build" / name).parent.mkdir(parents=True)
     (project / "build" / name).write_text("mine\n")
     result = patcher("apply")
     assert result.code == 1
     assert f"build/{name}: " in result.out
-    assert {n: content for n, (_, content) in tree(project / "build").items()} == {name: b"mine\n"}
+    assert files_in(project / "build") == {name: b"mine\n"}
     assert patcher("apply", "--overwrite").code == 0
     assert patcher("check").code == 0
 
@@ -253,7 +260,7 @@ def test_hard_link_is_refused_and_not_written_through(fresh, patcher, name):
     assert tree(fresh) == before
     assert patcher("apply", "--series", "guide", "--overwrite").code == 0
     assert (fresh / "twin").read_bytes() == before["twin"][1]
-    assert (fresh / "build" / name).stat().st_nlink == 1
+    assert name in SUPPORT or (fresh / "build" / name).stat().st_nlink == 1
 
 
 def test_dangling_link_is_refused(project, patcher):
@@ -272,7 +279,7 @@ def test_folder_in_place_of_a_build_file_is_an_error_and_stays(project, patcher,
     assert result.code in (1, 2)
     assert "Traceback" not in result.err
     assert f"build/{name}" in result.out + result.err or (name, command) != ("manifest.json", "apply")
-    assert list((project / "build").rglob("*")) == [project / "build" / name]
+    assert [path for path in (project / "build").rglob("*") if path.name != "support"] == [project / "build" / name]
 
 
 @pytest.mark.parametrize("name", ["patches/extra.py", "upstream/extra.json"])
@@ -301,7 +308,6 @@ def test_stale_patch_in_the_second_file_writes_nothing_and_hides_nothing(fresh, 
     )
     assert "reshape_topk: stale: expected 1 site (1 in accuracy), found 0 sites" in result.out
     assert "upstream/distributed.py: local_rank_from_env: stale: expected 1 site (1 in <module>)" in result.out
-    assert "It looks for code like `n = hit[:k].view(-1).sum()`" in result.out
     assert "Adapt patches/reshape_topk.py" in result.out
     assert "nothing was written" in result.out
 
@@ -363,7 +369,7 @@ WATCHED = [
     *(f"build/{name}" for name in FILES),
     *(f"upstream/{name}" for name in (*SCRIPTS, "lock.json")),
     *(f"patches/{name}.py" for name in ("__init__", "local_rank_from_env", "reshape_topk", "configurable_gpus")),
-    *(f"patches/added/{name}.py" for name in ("__init__", "gpu_ids", "gpus")),
+    *(f"patches/{name}" for name in SUPPORT),
 ]
 
 
@@ -445,8 +451,11 @@ def test_new_and_removed_patch_files_are_named(fresh, patcher):
     (fresh / "patches/extra.py").write_text("")
     assert "patches/extra.py: new since build/ was written" in patcher("check").out
     (fresh / "patches/extra.py").unlink()
-    (fresh / "patches/added/__init__.py").unlink()
-    assert "patches/added/__init__.py: gone since build/ was written" in patcher("check").out
+    (fresh / "patches/support/unused.py").write_text("")
+    assert "patches/support/unused.py: new since build/ was written" in patcher("check").out
+    patcher("apply")
+    (fresh / "patches/support/unused.py").unlink()
+    assert "patches/support/unused.py: gone since build/ was written" in patcher("check").out
 
 
 def test_series_file_at_fault_is_named_and_not_the_command_line(project, patcher):
@@ -474,19 +483,146 @@ def test_crash_of_a_patch_at_work_is_a_finding_that_names_the_patch(project, pat
 @pytest.mark.parametrize(
     "old, new, says",
     [
-        pytest.param(b"    visible = ", b"    visible = = ", "", id="syntax error"),
-        pytest.param(b"def select_gpus(", b"def pick_gpus(", "select_gpus", id="no such function"),
-        pytest.param(b"'--gpus'", b"'--cards'", "--gpus", id="no such option"),
+        pytest.param(b"def say(", b"def say((", "support/words.py:4:", id="syntax error"),
+        pytest.param(b"text)\n", b"'\xff')\n", "support/words.py:5: cannot parse: not utf-8", id="no text"),
+        pytest.param(b"import base", b"import bass", "support/bass.py: missing, but imported", id="no such module"),
     ],
 )
-def test_fault_in_inserted_code_is_a_finding_that_names_its_file(project, patcher, old, new, says):
-    replace(project / "patches/added/gpus.py", old, new, 1)
+def test_fault_in_a_support_module_is_a_finding_that_names_its_file(toy, patcher, old, new, says):
+    replace(toy / "patches/support/words.py", old, new, 1)
     result = patcher("apply")
     assert result.code in (1, 2)
+    assert f"patches/{says}" in result.out + result.err
     assert "Traceback" not in result.err
-    assert "added/gpus.py" in result.out + result.err
-    assert says in result.out + result.err
-    assert not (project / "build").exists()
+    assert not (toy / "build").exists()
+    assert "Traceback" not in patcher("diff").err
+
+
+def test_support_module_that_a_patch_asks_for_and_that_is_not_there_is_a_finding(toy, patcher):
+    (toy / "patches/support/counts.py").unlink()
+    result = patcher("apply")
+    assert result.code == 1
+    assert re.search(r"upstream/one\.py.*: counted: stale.*there is no patches/support/counts\.py", result.out)
+    assert not (toy / "build").exists()
+
+
+def test_upstream_with_a_module_support_is_a_finding_if_the_build_needs_a_folder_of_this_name(toy, patcher):
+    (toy / "upstream/support.py").write_text("x = 1\n")
+    relock(toy)
+    result = patcher("apply")
+    assert result.code == 1
+    assert "upstream/support.py: upstream has a module support" in result.out
+    assert not (toy / "build").exists()
+    assert patcher("apply", "--series", "plain").code == 0
+    assert (toy / "build/support.py").exists()
+
+
+# The modules that scripts call
+
+
+REACHED = {"plain": [], "less": ["__init__", "base", "words"], "more": ["__init__", "base", "counts", "words"]}
+
+
+@pytest.mark.parametrize("series", REACHED)
+def test_support_holds_the_modules_that_the_series_reaches_word_for_word(toy, patcher, series):
+    patcher("apply", "--series", series)
+    found = {name: content for name, content in files_in(toy / "build").items() if name.startswith("support/")}
+    assert list(found) == [f"support/{module}.py" for module in REACHED[series]]
+    for name, content in found.items():
+        first, _, rest = content.partition(b"\n")
+        assert rest == (toy / "patches" / name).read_bytes()
+        expected = (
+            rf"# @generated by patcher from patches/{name}, series {series}, build \w{{12}}: edit patches/, not this\."
+        )
+        assert re.fullmatch(expected, first.decode())
+
+
+def test_script_that_was_built_finds_the_modules_beside_it(toy, patcher, tmp_path, process):
+    patcher("apply")
+    for script in ("one.py", "two.py"):
+        assert process(args=[toy / "build" / script], cwd=tmp_path).out.endswith("gr\u00fcezi end\n")
+
+
+def builds(folder: Path) -> set[str]:
+    """Every build that the files in a folder say they are of."""
+    return set(re.findall(r", build ([0-9a-f]{12}): edit", "".join(map(bytes.decode, files_in(folder).values()))))
+
+
+def test_all_files_name_the_same_build_and_another_one_has_another_name(toy, patcher):
+    seen = []
+    for name, text in [
+        ("upstream/two.py", "x = 1\n"),  # which no patch looks at
+        ("patches/support/base.py", "x = 1\n"),
+        ("patches/support/unused.py", "x = 1\n"),
+        ("upstream/three.py", ""),
+    ]:
+        with (toy / name).open("a", encoding="utf-8") as file:
+            file.write(text)
+        relock(toy)
+        patcher("apply")
+        lines = [content.partition(b"\n")[0] for name, content in files_in(toy / "build").items() if name[-3:] == ".py"]
+        assert all(b", build " in line for line in lines)
+        (build_,) = builds(toy / "build")
+        seen.append(build_)
+    assert seen[2] == seen[1]  # what nobody imports is not built
+    assert len(set(seen)) == 3
+
+
+def test_series_without_support_modules_names_no_build(toy, patcher):
+    patcher("apply", "--series", "plain")
+    assert builds(toy / "build") == set()
+    said = "# @generated by patcher from upstream/one.py, series plain: edit patches/, not this."
+    assert (toy / "build/one.py").read_text().partition("\n")[0] == said
+
+
+def test_support_module_edited_by_hand_is_named_with_its_line_and_kept(toy, patcher):
+    patcher("apply")
+    fine = tree(toy / "build")
+    replace(toy / "build/support/words.py", b"print(", b"print('mine', ")
+    says = "build/support/words.py:6: edited by hand, now \"print('mine', base.GREETING, text)\""
+    before = tree(toy)
+    for command in (["check"], ["apply"], ["apply", "--series", "plain"]):
+        result = patcher(*command)
+        assert result.code == 1
+        assert (says if command[-1] != "plain" else "build/support/words.py: edited by hand") in result.out
+        assert tree(toy) == before
+    assert patcher("apply", "--overwrite").code == 0
+    assert tree(toy / "build") == fine
+
+
+def test_lost_folder_is_one_finding_and_is_written_again(toy, patcher):
+    patcher("apply")
+    fine = tree(toy / "build")
+    shutil.rmtree(toy / "build/support")
+    result = patcher("check")
+    assert result.code == 1
+    assert re.findall("^error: .*", result.out, flags=re.M) == ["error: build/support: missing"]
+    assert "wrote support/ (4 files)\n" in patcher("apply").out
+    assert tree(toy / "build") == fine
+
+
+def test_file_in_place_of_the_folder_is_one_finding_and_stays(toy, patcher):
+    patcher("apply")
+    shutil.rmtree(toy / "build/support")
+    (toy / "build/support").write_text("mine")
+    assert "error: build/support: not a folder\n" in patcher("check").out
+    for more in ([], ["--overwrite"]):
+        result = patcher("apply", *more)
+        assert result.code == 1
+        assert "error: build/support: expected a folder, found a file\n" in result.out
+        assert (toy / "build/support").read_text() == "mine"
+
+
+def test_mode_of_a_support_module_is_that_of_a_new_file(toy, patcher):
+    (toy / "patches/support/words.py").chmod(0o640)
+    patcher("apply")
+    assert stat.S_IMODE((toy / "build/support/words.py").stat().st_mode) == 0o640
+
+
+def test_build_without_support_modules_needs_no_folder_for_them(toy, patcher):
+    shutil.rmtree(toy / "patches/support")
+    assert patcher("apply", "--series", "plain").code == 0
+    assert patcher("check").code == 0
 
 
 @pytest.mark.parametrize("folder", ["patches", "upstream"])

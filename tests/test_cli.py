@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPO, environment, relock, replace
+from conftest import REPO, environment, files_in, relock, replace
 
 import patcher as package
 from patcher import cli, commands, report
@@ -150,7 +150,7 @@ def test_unknown_patch_in_diff_lists_those_of_the_series(fresh, patcher):
     assert "has no patch 'reshape'; it has: local_rank_from_env, reshape_topk, configurable_gpus" in result.err
 
 
-@pytest.mark.parametrize("out", ["upstream", "patches", "upstream/build", "patches/added", "x/../upstream"])
+@pytest.mark.parametrize("out", ["upstream", "patches", "upstream/build", "patches/support", "x/../upstream"])
 @pytest.mark.parametrize("command", ["apply --out", "export"])
 def test_sources_are_never_written_into(project, patcher, command, out):
     before = sorted(path for path in project.rglob("*"))
@@ -176,6 +176,53 @@ def test_interrupt_from_the_keyboard_ends_in_130_without_a_traceback(project, pa
     assert patcher("apply") == (130, b"", b"")
 
 
+# Refusals
+
+OWN = b"def gpu_list():\n    return [0]\n\n\n"
+
+
+def said(result, form: str) -> list[tuple]:
+    """(file, line, message, hint) of each finding, in whichever form it is printed."""
+    both = result.out + result.err
+    if form == "json":
+        return [tuple(p[key] for key in ("file", "line", "message", "hint")) for p in json.loads(both)["problems"]]
+    if form == "github":
+        found = re.findall(r"^::error file=([^,]*),line=(\d+),title=patcher::(.*?)%0A(.*)", both, flags=re.M)
+        return [(file, int(line), message, hint) for file, line, message, hint in found]
+    found = re.findall(r"^error: ([^:]*):(\d+): (.*)\n  (.*)", both, flags=re.M)
+    return [(file, int(line), message, hint) for file, line, message, hint in found]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github"])
+@pytest.mark.parametrize("command", ["apply", "check", "diff", "vendor"])
+def test_refusal_says_why_and_at_which_line(project, patcher, command, form):
+    arguments, where = [], "upstream/"
+    if command == "vendor":
+        shutil.copytree(project / "upstream", project / "new")
+        arguments, where = ["new"], ""
+    changed = project / ("new" if arguments else "upstream") / "dataparallel.py"
+    replace(changed, b"def main():", OWN + b"def main():")
+    relock(project)
+    result = patcher(command, *arguments, "--format", form)
+    assert result.code == 1
+    series = " in series standard" if arguments else ""  # guide brings no such name
+    line = changed.read_bytes().split(b"\n").index(b"def gpu_list():") + 1
+    advice = "Adapt patches/configurable_gpus.py to this text, or take it out of the series in patches/__init__.py."
+    message = f"configurable_gpus: stale{series}: refused: the script has a gpu_list of its own"
+    found = [finding for finding in said(result, form) if "configurable_gpus" in finding[2]]
+    assert found == [(f"{where}dataparallel.py", line, message, advice)]
+    assert not (project / "build").exists()
+
+
+def test_refusal_is_data_for_a_program(project, patcher):
+    replace(project / "upstream/dataparallel.py", b"def main():", OWN + b"def main():")
+    relock(project)
+    outcomes = json.loads(patcher("apply", "--format", "json").out)["outcomes"]
+    (refused,) = (o for o in outcomes if o["refused"])
+    assert (refused["patch"], refused["verdict"]) == ("configurable_gpus", "stale")
+    assert refused["detail"] == "the script has a gpu_list of its own"
+
+
 # OBSOLETE
 
 
@@ -184,7 +231,9 @@ def test_obsolete_patch_is_advice_for_apply_and_a_finding_for_check(project, pat
     result = patcher("apply")
     assert result.code == 0
     assert "warning: upstream/distributed.py: reshape_topk: obsolete: upstream has this edit now" in result.out
-    assert "Delete patches/reshape_topk.py and its lines in patches/__init__.py." in result.out
+    line = (project / "patches/__init__.py").read_text().split("\n").index('    "reshape_topk": {},') + 1
+    advice = "  Delete patches/reshape_topk.py and, of the series:\n"
+    assert f'{advice}  - patches/__init__.py:{line}: "reshape_topk": {{}},\n' in result.out
     assert b"reshape(-1)" in (project / "build/distributed.py").read_bytes()
     result = patcher("check")
     assert result.code == 1
@@ -269,6 +318,7 @@ def test_without_a_project_here_the_one_beside_the_package_is_used(tmp_path, mon
         "dataparallel.py",
         "distributed.py",
         "manifest.json",
+        "support",
     ]
 
 
@@ -371,7 +421,8 @@ def test_json_is_one_document_that_says_what_and_where(fresh, patcher, command, 
 
 def test_json_of_apply_lists_outcomes_and_written_files(project, patcher):
     data = json.loads(patcher("apply", "--format", "json").out)
-    assert data["changed"] == ["dataparallel.py", "distributed.py", "manifest.json"]
+    support = ["support/__init__.py", "support/gpu_list.py"]
+    assert data["changed"] == ["dataparallel.py", "distributed.py", *support, "manifest.json"]
     assert {(o["patch"], o["file"], o["verdict"]) for o in data["outcomes"]} == {
         ("reshape_topk", "dataparallel.py", "clean"),
         ("reshape_topk", "distributed.py", "clean"),
@@ -541,8 +592,8 @@ def test_run_with_nothing_to_do_imports_little(fresh, process, command):
 
 def test_apply_that_renders_imports_no_torch_and_no_codemod_machinery(project, process):
     modules = imported(process, "apply", cwd=project)
-    assert {"libcst", "patcher.engine", "patches.configurable_gpus", "patches.added.gpu_ids"} <= modules
-    assert modules & {"torch", "patches.added.gpus", "libcst.codemod", "libcst.matchers"} == set()
+    assert {"libcst", "patcher.engine", "patches.configurable_gpus", "patches.support.gpu_list"} <= modules
+    assert modules & {"torch", "patches.support.devices", "libcst.codemod", "libcst.matchers"} == set()
 
 
 # Diffs and exported patches in other tools' hands
@@ -591,6 +642,11 @@ def without_first_line(source: bytes) -> bytes:
     return rest
 
 
+def built(root: Path) -> dict[str, bytes]:
+    """The scripts of the build, and the modules that they import."""
+    return {name: content for name, content in files_in(root / "build").items() if name != "manifest.json"}
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("series", ["guide", "standard"])
 @pytest.mark.parametrize("with_", ["git apply", "patch -p1", "quilt push -a"])
@@ -605,10 +661,8 @@ def test_exported_patches_give_the_bytes_of_the_build(variant, tmp_path, series,
         shutil.rmtree(tmp_path / ".pc")
     for patch in patches if with_ != "quilt push -a" else []:
         tool(*with_.split(), cwd=tmp_path, stdin=patch.read_bytes(), **GIT)
-    for script in SCRIPTS:
-        assert (tmp_path / script).read_bytes() == without_first_line((root / "build" / script).read_bytes())
-    # What a tool was unsure about it would have left beside them, as .orig or .rej.
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(SCRIPTS)
+    # All of them: what a tool was unsure about it would have left beside them, as .orig or .rej.
+    assert files_in(tmp_path) == {name: without_first_line(content) for name, content in built(root).items()}
 
 
 @pytest.mark.parametrize("with_", ["git apply", "patch -p1"])
@@ -620,8 +674,7 @@ def test_diff_gives_the_bytes_of_the_build(variant, tmp_path, patcher, name, wit
     diff = patcher("diff", "--root", root, "--out", root / "build")
     assert diff.code == 0
     tool(*with_.split(), cwd=tmp_path, stdin=diff.stdout, **GIT)
-    for script in SCRIPTS:
-        assert (tmp_path / script).read_bytes() == (root / "build" / script).read_bytes()
+    assert files_in(tmp_path) == built(root)
 
 
 def test_exported_patch_tells_why_and_from_where_in_dep3_headers(project, patcher):

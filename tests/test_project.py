@@ -1,15 +1,16 @@
 """How a series is read from the folder that holds it."""
 
 import os
+import shutil
 
 import pytest
-from conftest import replace
+from conftest import REPO, replace
 
 from patcher.problem import Problem, UsageError
 from patcher.project import Project, Request
 
 TWICE = """
-class Again(ReshapeTopK):
+class Again(Patch):
     pass
 """
 
@@ -45,6 +46,51 @@ def test_file_with_another_number_of_patches_than_one_is_a_finding(project, coun
     with pytest.raises(Problem, match=f"expected 1 subclass of Patch, found {count}") as caught:
         Project(project).patches_of(Request("standard"))
     assert (caught.value.file, caught.value.code) == ("patches/reshape_topk.py", 1)
+
+
+def test_patch_that_records_an_option_it_does_not_take_is_a_finding(project):
+    path = project / "patches/local_rank_from_env.py"
+    replace(path, b"super().__init__(fallback=", b"super().__init__(fallbakc=")
+    with pytest.raises(Problem, match="cannot be made: TypeError: .*'fallbakc'") as caught:
+        Project(project).patches_of(Request("standard"))
+    assert (caught.value.file, caught.value.code) == ("patches/local_rank_from_env.py", 1)
+
+
+@pytest.mark.parametrize("name", ["reshape_topk", "any_launcher"])  # it comes after it, or not at all
+def test_patch_before_one_that_it_needs_is_a_fault_of_the_series(project, name):
+    path = project / "patches/local_rank_from_env.py"
+    replace(path, b"    changes = [", f'    needs = ("{name}",)\n    changes = ['.encode())
+    with pytest.raises(Problem, match=f"local_rank_from_env has to come after {name}") as caught:
+        Project(project).patches_of(Request("standard"))
+    assert (caught.value.file, caught.value.code) == ("patches/__init__.py", 1)
+
+
+def test_support_is_every_module_by_its_name(project):
+    for name in (".#gpu_list.py", "notes.txt"):  # of an editor; and of nobody
+        (project / "patches/support" / name).write_text("")
+    (project / "patches/support/folder.py").mkdir()
+    modules = Project(project).support()
+    assert sorted(modules) == ["__init__", "gpu_list"]
+    assert modules["gpu_list"] == (project / "patches/support/gpu_list.py").read_bytes()
+    shutil.rmtree(project / "patches/support")
+    assert Project(project).support() == {}
+
+
+def test_inputs_are_all_that_decides_on_the_bytes_of_a_build(project, process):
+    inputs = Project(project).inputs()
+    assert {f"patches/support/{name}.py" for name in ("__init__", "gpu_list")} <= inputs.keys()
+    code = "import sys, patcher.engine; print(*(m for m in sys.modules if m.startswith('patcher.')))"
+    loaded = {f"{name.replace('.', '/')}.py" for name in process("-c", code, args=[]).out.split()}
+    assert loaded - {"patcher/problem.py"} == {n for n in inputs if n.startswith("patcher/")} - {
+        *("patcher/__init__.py", "patcher/build.py")
+    }
+
+
+def test_build_needs_no_torch(project, process):
+    # What a patch imports of patches/support/, it imports without torch; so does the package itself.
+    (project / "torch.py").write_text("raise ImportError('nobody needs it to build')")
+    assert process("apply", cwd=project, PYTHONPATH=f"{REPO}{os.pathsep}{project}").code == 0
+    assert process("-c", "import torch", args=[], cwd=project).code == 1
 
 
 def test_two_projects_in_one_process_do_not_share_their_patches(project, tmp_path):

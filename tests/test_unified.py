@@ -49,16 +49,27 @@ def test_missing_final_newline_is_marked_on_the_side_that_lacks_it():
     )
 
 
+def test_new_file_is_an_addition_to_nothing():
+    assert diff(None, b"a\nb", "a/f", "b/d/f") == (
+        b"--- /dev/null\n+++ b/d/f\n@@ -0,0 +1,2 @@\n+a\n+b\n\\ No newline at end of file\n"
+    )
+    assert diff(None, b"", "a/f", "b/d/f") == b"diff --git a/d/f b/d/f\nnew file mode 100644\n"
+    assert diff(b"", b"", "a/f", "b/d/f") == b""
+
+
 @pytest.mark.parametrize("tool", ["git apply --whitespace=nowarn", "patch -p1 --silent"])
-@given(before=sources.filter(bool), after=sources.filter(bool))
+@given(before=st.one_of(st.none(), sources.filter(bool)), after=sources.filter(bool))
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_tool_makes_the_new_bytes_of_the_old_ones(tmp_path, tool, before, after):
     if shutil.which(tool.split()[0]) is None:
         pytest.skip(f"{tool.split()[0]} is not installed")
-    (tmp_path / "f").write_bytes(before)
-    text = diff(before, after, "a/f", "b/f")
+    shutil.rmtree(tmp_path / "d", ignore_errors=True)
+    if before is not None:
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d/f").write_bytes(before)
+    text = diff(before, after, "a/d/f", "b/d/f")
     if text:
         environ = environment(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1", GIT_CEILING_DIRECTORIES="/")
         done = subprocess.run(tool.split(), cwd=tmp_path, input=text, env=environ, capture_output=True)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "f").read_bytes() == after
+    assert (tmp_path / "d/f").read_bytes() == after

@@ -1,0 +1,3 @@
+"""Below the others."""
+
+GREETING = "grüezi"

@@ -1,0 +1,5 @@
+from .words import say
+
+
+def up_to(*numbers):
+    say(list(range(max(numbers))))

@@ -1,0 +1,5 @@
+from . import base
+
+
+def say(text):
+    print(base.GREETING, text)

@@ -1,0 +1,5 @@
+def main():
+    print('end')
+
+
+main()
