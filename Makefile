@@ -4,7 +4,7 @@ VENV ?= .venv
 OLDEST ?= .venv-oldest
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-oldest lint bench clean
+.PHONY: demo test test-oldest lint bench golden clean
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/demo.py
@@ -12,9 +12,9 @@ demo: $(VENV)/ready
 test: $(VENV)/ready
 	$(BIN)/python -m pytest
 
-# The built scripts, and the functions that patches add to them, with the oldest torch that they run on.
+# The built scripts, and the modules that they import, with the oldest torch that they run on.
 test-oldest: $(OLDEST)/ready
-	$(OLDEST)/bin/python -m pytest -m "not thorough" tests/test_runs*.py tests/test_added*.py
+	$(OLDEST)/bin/python -m pytest -m "not thorough" tests/test_runs*.py tests/test_support*.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -22,8 +22,16 @@ lint: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/apply.py
-	$(BIN)/python benchmarks/help.py
 	$(BIN)/python benchmarks/engine.py
+
+# What the series do to the scripts, for review: renew these after a change of patches/ or upstream/, and read their own diff.
+golden: $(VENV)/ready
+	folder=$$(mktemp -d) && for series in guide standard; do \
+	    $(BIN)/python -m patcher apply --series $$series --out $$folder/$$series/build > $$folder/log && \
+	    $(BIN)/python -m patcher diff --series $$series --out $$folder/$$series/build \
+	        | sed -e '/^--- .dev.null/,$$d' -e 's/build [0-9a-f]*: edit/build ID: edit/' \
+	        > tests/golden/$$series.diff || exit 1; \
+	done && rm -r $$folder
 
 # pip never replaces a pinned torch: the pins stand in setup.cfg, and a change there makes this run again.
 $(VENV)/ready: EXTRAS = dev

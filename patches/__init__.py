@@ -13,7 +13,7 @@ guide = {
     "configurable_gpus": {},
 }
 
-standard = guide | {
+start = {  # anywhere: under any launcher, on any device
     "local_rank_from_env": {"fallback": True},
     "configurable_gpus": {"optional": True},
     "any_launcher": {},
@@ -21,32 +21,40 @@ standard = guide | {
     "ended_process_group": {},
     "rank_zero": {},
     "topology_line": {},
-    "world_size": {},
+    "argument_checks": {},
+    "expected_world": {},
+    "printed_warnings": {},
+}
+
+numbers = {  # that are right at any world size
     "node_batch": {},
     "val_sampler": {},
     "bare_validation": {},
     "exact_validation": {},
     "train_meters": {},
     "finite_loss": {},
+    "topk_classes": {},
+    "seeded_run": {},
+}
+
+data = {
     "arch_choices": {},
     "model_for_data": {},
     "train_classes": {},
-    "topk_classes": {},
     "loader_workers": {},
-    "seeded_run": {},
     "bad_images": {},
-    "argument_checks": {},
-    "expected_world": {},
-    "quick_help": {},
-    "printed_warnings": {},
+}
+
+restart = {  # and nothing is lost
     "output_dir": {},
     "whole_files": {},
-    "whole_state": {},
     "resume": {},
     "samples_left": {},
     "saved_steps": {},
     "loader_signals": {},
 }
+
+standard = guide | start | numbers | data | restart
 
 SERIES = {"guide": guide, "standard": standard}
 DEFAULT = "standard"

@@ -1,13 +1,13 @@
 import libcst as cst
 
-from patcher import Patch, places, syntax
+from patcher import Patch, syntax
 
 
 class AnyLauncher(Patch):
     """Start under torchrun, torch.distributed.launch, srun or plain python: ask the launcher who this process is.
 
-    The launchers say so in different ways, and old wrappers still pass `--local_rank`, newer ones
-    `--local-rank`: both are taken, and what the environment says wins.
+    Launchers say so in different ways. Old wrappers still pass `--local_rank`, newer ones `--local-rank`:
+    both are taken, and what the environment says wins.
     """
 
     sites = {"distributed.py": {"<module>": 1, "main": 1}}
@@ -15,9 +15,9 @@ class AnyLauncher(Patch):
     origin = "https://github.com/huggingface/pytorch-image-models/issues/1336"
     changes = [
         (
-            "import os\nimport re\np.add_argument('--local_rank', type=int)\ndef main():\n    a = p.parse_args()\n",
-            "import os\nimport re\np.add_argument('--local_rank', '--local-rank', type=int)\n...\n"
-            "def main():\n    a = join_launch(p.parse_args())\n",
+            "p.add_argument('--local_rank', type=int)\ndef main():\n    a = p.parse_args()\n",
+            "p.add_argument('--local_rank', '--local-rank', type=int)\n"
+            "def main():\n    a = p.parse_args()\n    launch.join(a)\n",
         ),
     ]
     leaves = [
@@ -27,13 +27,13 @@ class AnyLauncher(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "join_launch")
+        return syntax.is_call(node, "launch.join")
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         old, new = "--local_rank", "--local-rank"
         dest = syntax.argument(updated, "dest")
         if dest is not None and syntax.string(dest.value) != "local_rank":
-            return updated  # `join_launch` goes by that name
+            return updated  # `launch.join` goes by that name
         if syntax.adds_option(updated, old) and not syntax.adds_option(updated, new):
             first, *rest = updated.args
             comma = first.comma if rest else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
@@ -41,12 +41,5 @@ class AnyLauncher(Patch):
             return updated.with_changes(args=[first.with_changes(comma=comma), second, *rest])
         return updated
 
-    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
-        parsed = places.parse_args_call(updated.value)
-        if self.function != "main" or parsed is None or places.innermost(updated.value, "join_launch"):
-            return updated
-        self.insert_function("join_launch", "launch.py")
-        joined = syntax.wrapped("join_launch", parsed)
-        return updated.with_changes(
-            value=joined if parsed is updated.value else updated.value.deep_replace(parsed, joined)
-        )
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        return self.insert_check(updated, "launch.join", rank=0)

@@ -16,11 +16,7 @@ class BareValidation(Patch):
     changes = [
         (
             "n = DistributedDataParallel(n)\ndef validate():\n    model.eval()  # all\n",
-            "...\nn = DistributedDataParallel(n)\n...\ndef validate():\n    model = for_validation(model)  # all\n",
-        ),
-        (
-            "x = parallel.DistributedDataParallel(x)\ndef validate():\n    net.eval()\n",
-            "...\nx = parallel.DistributedDataParallel(x)\n...\ndef validate():\n    net = for_validation(net)\n",
+            "n = DistributedDataParallel(n)\ndef validate():\n    model = network.for_validation(model)  # all\n",
         ),
     ]
     leaves = [
@@ -30,18 +26,14 @@ class BareValidation(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "for_validation")
+        return syntax.is_call(node, "network.for_validation")
 
     def leave_Expr(self, original: cst.Expr, updated: cst.Expr) -> "cst.Expr | cst.Assign":
         if self.function != "validate" or not syntax.is_method_call(updated.value, "eval"):
             return updated
         model = updated.value.func.value
-        if not isinstance(model, cst.Name) or not self._wraps() or self.has_function("for_validation"):
+        wraps = any(syntax.is_name(node, "DistributedDataParallel") for node in syntax.descendants(self.module))
+        if not isinstance(model, cst.Name) or not wraps:
             return updated
-        self.insert_function("for_validation", "for_validation.py")
-        call = syntax.wrapped("for_validation", model)
+        call = syntax.wrapped(f"{self.support('network')}.for_validation", model)
         return cst.Assign([cst.AssignTarget(model)], call, semicolon=updated.semicolon)
-
-    def _wraps(self) -> bool:
-        """Whether the script names DistributedDataParallel at all."""
-        return any(syntax.is_name(node, "DistributedDataParallel") for node in syntax.descendants(self.module))

@@ -3,15 +3,17 @@ import re
 import libcst as cst
 
 from patcher import Patch, places, syntax
-from patcher.patch import MODULE, flag
-from patches.added.gpu_ids import gpu_ids
+from patcher.names import MODULE
+from patcher.patch import flag
+from patches.support.gpu_list import gpu_ids
 
 
 class ConfigurableGpus(Patch):
     """Choose the GPUs with --gpus at run time, or write another list at patch time.
 
     The default of `--gpus` is every visible GPU.  The option `gpus=0,1` writes that list into the
-    script, as the guide does by hand; with `optional` it is no error that there is no GPU.
+    script, as the guide does by hand.  With `optional` it is no error that there is no GPU, and the
+    code for it stays in `support/`; else the script gets it, and stands alone as the guide's does.
     """
 
     sites = {"dataparallel.py": {"main": 1}}
@@ -19,9 +21,8 @@ class ConfigurableGpus(Patch):
     origin = "https://github.com/tczhangzhi/pytorch-distributed"
     changes = [
         (
-            "import torch\np.add_argument('-x')\ndef main():\n    a = p.parse_args()\n    gpus = [0, 1]\n",
-            "import torch\np.add_argument('-x')\n...\n"
-            "def main():\n    a = p.parse_args()\n    gpus = select_gpus(a.gpus, p)\n",
+            "def main():\n    a = p.parse_args()\n    gpus = [0, 1]\n",
+            "def main():\n    a = p.parse_args()\n    gpus = select_gpus(a.gpus, p, torch.cuda.device_count())\n",
         ),
         ("device_ids = [0, 1]  # all\n", "device_ids = [4, 5, 6]  # all\n", {"gpus": "4-6"}),
     ]
@@ -56,12 +57,14 @@ class ConfigurableGpus(Patch):
         if self.gpus is not None:
             return updated.with_changes(value=cst.parse_expression(repr(self.gpus)))
         args, parser = self.names()
-        if args is None or self.has_option("--gpus") or self.has_function("gpu_ids", "select_gpus"):
+        if args is None:
             return updated
-        self.insert_option("--gpus", "gpus.py", parser)
-        self.insert_function("select_gpus", "gpus.py")
-        more = ", optional=True" if self.optional else ""
-        return updated.with_changes(value=cst.parse_expression(f"select_gpus({args}.gpus, {parser}{more})"))
+        given = f"{args}.gpus, {parser}, {self.module_name('torch')}.cuda.device_count()"
+        if self.optional:
+            self.add_options(self.support("gpu_list"))
+            return updated.with_changes(value=cst.parse_expression(f"gpu_list.select_gpus({given}, optional=True)"))
+        select = self.inline("gpu_list", "select_gpus")
+        return updated.with_changes(value=cst.parse_expression(f"{select}({given})"))
 
 
 def _names_gpus(node: cst.CSTNode) -> bool:

@@ -6,8 +6,8 @@ from patcher import Patch, syntax
 class EndedProcessGroup(Patch):
     """Leave the process group on every way out, and end when the launcher is gone.
 
-    Upstream never destroys it, which torch warns about and NCCL may hang on; and when torchrun is
-    killed its ranks train on as orphans.
+    Upstream never destroys it: torch warns, and NCCL may hang.  When torchrun is killed, its ranks train
+    on as orphans.
     """
 
     sites = {"distributed.py": {"main": 1}}
@@ -15,20 +15,33 @@ class EndedProcessGroup(Patch):
     origin = "https://github.com/pytorch/examples/issues/1387"
     changes = [
         (
-            "import os, signal, sys, threading, time\nimport torch.distributed as dist\n"
             "def main():\n    main_worker(rank, args)\n",
-            "import os, signal, sys, threading, time\nimport torch.distributed as dist\n"
-            "...\ndef main():\n    run_to_the_end(main_worker, rank, args)\n",
+            "def main():\n    launch.watch_launcher()\n    try:\n        main_worker(rank, args)\n"
+            "    finally:\n        launch.leave_process_group()\n",
         ),
     ]
     leaves = ["def main():\n    mp.spawn(main_worker, nprocs=2)\n", "def main_worker(rank):\n    pass\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "run_to_the_end")
+        return syntax.is_call(node, "launch.leave_process_group")
 
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        if not syntax.is_call(updated, "main_worker"):
+    def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
+        lines = [line for line in updated.body if _works(line)]
+        if not lines or self._guarded():
             return updated
-        self.insert_function("run_to_the_end", "process_group.py")
-        worker = cst.Arg(updated.func, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-        return updated.with_changes(func=cst.Name("run_to_the_end"), args=[worker, *updated.args])
+        self.support("launch")
+        code = "launch.watch_launcher()\ntry:\n    pass\nfinally:\n    launch.leave_process_group()\n"
+        first, guard = syntax.statements(code, self.module.default_newline)
+        first = first.with_changes(leading_lines=lines[0].leading_lines)
+        body = guard.body.with_changes(body=[lines[0].with_changes(leading_lines=())])
+        at = updated.body.index(lines[0])
+        new = [first, guard.with_changes(body=body)]
+        return updated.with_changes(body=[*updated.body[:at], *new, *updated.body[at + 1 :]])
+
+    def _guarded(self) -> bool:
+        return any(map(self.done, self._nodes("leave_process_group")))
+
+
+def _works(line: cst.CSTNode) -> bool:
+    call = syntax.expression(line)
+    return call is not None and syntax.is_call(call, "main_worker")

@@ -1,39 +1,25 @@
 import libcst as cst
 
-from patcher import Patch, places
+from patcher import Patch, syntax
 
 
 class ExpectedWorld(Patch):
     """Let --expect-world N end a job of another number of processes, before they look for each other.
 
-    Where the second host is given another endpoint, or --nnodes=1, each host forms a world of its own: they train
-    independently, and write one over the other's checkpoints.
+    If the second host is given another endpoint, or --nnodes=1, each host forms a world of its own: they
+    train independently, and overwrite each other's checkpoints.
     """
 
     sites = {"distributed.py": {"main": 1}}
     needles = (b"parse_args",)
     origin = "https://github.com/pytorch/pytorch/issues/76069"
     changes = [
-        (
-            "import os, signal, socket, sys, time\np.add_argument('-x')\n"
-            "def main():\n    o = p.parse_args()\n    go(o)\n",
-            "import os, signal, socket, sys, time\np.add_argument('-x')\n...\n"
-            "def main():\n    o = p.parse_args()\n    check_expected_world(o)\n    go(o)\n",
-        ),
+        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    launch.check_world(o)\n"),
     ]
-    leaves = [
-        "def main():\n    go(p.parse_args())\n",
-        "p.add_argument('--expect-world')\ndef main():\n    o = p.parse_args()\n",
-    ]
+    leaves = ["def main():\n    go(p.parse_args())\n", "def main():\n    o, _ = p.parse_known_args()\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return places.called(node) == "check_expected_world"
+        return syntax.is_call(node, "launch.check_world")
 
     def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
-        if any(map(self.done, updated.body.body)) or places.parsing([updated]) is None or self.has_function("fail"):
-            return updated
-        name = "check_expected_world"
-        if self.has_option("--expect-world") or not self.insert_check(name, "expected_world.py"):
-            return updated
-        self.insert_option("--expect-world", "expected_world.py", self.parser_name())
-        return updated.with_changes()  # the call comes into it with the other checks
+        return self.insert_check(updated, "launch.check_world", rank=20, options=True)

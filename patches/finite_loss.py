@@ -1,7 +1,7 @@
 import libcst as cst
 
-from patcher import Patch, places
-from patches.train_meters import calls
+from patcher import Patch, places, syntax
+from patcher.places import Place
 
 
 class FiniteLoss(Patch):
@@ -15,47 +15,28 @@ class FiniteLoss(Patch):
     origin = "https://github.com/pytorch/examples/issues/1194"
     changes = [
         (
-            "def train(loader, net, opt, n):\n"
-            "    meter = AverageMeter('Loss', ':.4e')\n"
-            "    p = ProgressMeter(9, [meter], prefix='Epoch: [{}]'.format(n))\n"
-            "    net.train()\n"
-            "    for i, x in enumerate(loader):\n"
-            "        opt.step()\n",
-            "...\n"
-            "def train(loader, net, opt, n):\n"
-            "    meter = AverageMeter('Loss', ':.4e')\n"
-            "    p = ProgressMeter(9, [meter], prefix='Epoch: [{}]'.format(n))\n"
-            "    net.train()\n"
-            "    for i, x in while_finite(enumerate(loader), net, meter, opt, n):\n"
-            "        opt.step()\n",
+            "def train(loader, net, sgd, n):\n    bar = AverageMeter('Loss')\n    s = 'Epoch {}'.format(n)\n"
+            "    net.train()\n    for i, x in enumerate(loader):\n        sgd.step()\n",
+            "def train(loader, net, sgd, n):\n    bar = AverageMeter('Loss')\n    s = 'Epoch {}'.format(n)\n"
+            "    net.train()\n    finite = meters.FiniteCheck(bar, net, sgd, n)\n"
+            "    for i, x in enumerate(loader):\n        sgd.step()\n\n        finite.check(i)\n"
+            "    finite.check_all()\n",
         ),
     ]
-    leaves = [
-        "def validate(loader):\n    for i, x in enumerate(loader):\n        f(x)\n",
-        "def train(loader):\n    for i, x in enumerate(loader):\n        f(x)\n",
-    ]
-
-    def __init__(self):
-        self.names = None
-        super().__init__()
+    leaves = ["def validate(loader):\n    for i, x in enumerate(loader):\n        f(x)\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return calls(node, "while_finite")
+        return syntax.is_call(node, "meters.FiniteCheck")
 
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        if self.function == "train":
-            names = places.training_names(node)
-            self.names = [names.get(name) for name in ("model", "losses", "optimizer", "epoch")]
-
-    def leave_For(self, original: cst.For, updated: cst.For) -> cst.For:
-        if (
-            self.function != "train"
-            or places.innermost(updated.iter, "enumerate", "steps_left") is None
-            or None in self.names
-        ):
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        if self.function != "train" or self.is_done_in(updated):
             return updated
-        if places.innermost(updated.iter, "while_finite") or self.has_function("stop_unless_finite", "while_finite"):
-            return updated
-        self.insert_function("while_finite", "while_finite.py")
-        watched = cst.Call(cst.Name("while_finite"), [cst.Arg(node) for node in (updated.iter, *self.names)])
-        return updated.with_changes(iter=watched)
+        names = places.training_names(updated)
+        missing = [name for name in ("losses", "model", "optimizer", "epoch", "step") if name not in names]
+        if missing:
+            self.refuse(f"train does not show its {', '.join(missing)}", original)
+        watched = ", ".join(names[name] for name in ("losses", "model", "optimizer", "epoch"))
+        made = f"{self.bring('finite')} = {self.support('meters')}.FiniteCheck({watched})\n"
+        updated = self.insert(updated, Place.BEFORE_LOOP, made, rank=30)
+        updated = self.insert(updated, Place.LAST_IN_LOOP, f"\nfinite.check({names['step']})\n", rank=10)
+        return self.insert(updated, Place.AFTER_LOOP, "finite.check_all()\n", rank=10)

@@ -14,19 +14,19 @@ class LoaderSignals(Patch):
     origin = "https://github.com/pytorch/pytorch/issues/68258"
     changes = [
         (
-            "import os, signal, threading\nd = DataLoader(images, 8)\n",
-            "import os, signal, threading\n...\nd = DataLoader(images, 8, worker_init_fn=outlive_signals)\n",
+            "d = DataLoader(images, batch_size=8)\n",
+            "d = DataLoader(images, batch_size=8, worker_init_fn=loading.outlive_signals)\n",
         ),
     ]
     leaves = ["d = DataLoader(images, worker_init_fn=f)\n", "d = Loader(images)\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return isinstance(node, cst.Arg) and syntax.is_name(node.keyword, "worker_init_fn")
+        return syntax.is_dotted(node, "loading.outlive_signals")
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         if not syntax.is_call_of(updated, "DataLoader") or not updated.args:
             return updated
-        if syntax.argument(updated, "worker_init_fn") or self.has_function("outlive_signals"):
+        if syntax.argument(updated, "worker_init_fn"):
             return updated
-        self.insert_function("outlive_signals", "loader_signals.py")
-        return syntax.with_argument(updated, "worker_init_fn", cst.Name("outlive_signals"))
+        outlive = cst.parse_expression(f"{self.support('loading')}.outlive_signals")
+        return syntax.with_argument(updated, "worker_init_fn", outlive)

@@ -2,7 +2,7 @@ import libcst as cst
 
 from patcher import Patch, syntax
 
-HELP = "loading processes of each loader in each training process (default: a share of the cores)"
+HELP = "loading processes of each loader (default: a share of the cores)"
 
 
 class LoaderWorkers(Patch):
@@ -29,9 +29,8 @@ class LoaderWorkers(Patch):
             "def f(o):\n    d = DataLoader(x, num_workers=o.workers, persistent_workers=o.workers > 0)\n",
         ),
         (
-            "import os\nparser.add_argument('-j', '--workers', default=4, type=int, help='how many')\n",
-            "import os\n...\n"
-            f"parser.add_argument('-j', '--workers', default=default_workers(), type=int, help='{HELP}')\n",
+            "parser.add_argument('-j', '--workers', default=4, type=int, help='how many')\n",
+            f"parser.add_argument('-j', '--workers', default=loading.default_workers(), type=int, help='{HELP}')\n",
         ),
     ]
     leaves = [
@@ -49,11 +48,11 @@ class LoaderWorkers(Patch):
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         option = syntax.adds_option(updated, "--workers")
         number = syntax.argument(updated, "default" if option else "num_workers")
-        if number is None or syntax.integer(number.value) is None or self.has_function("default_workers"):
+        if number is None or syntax.integer(number.value) is None:
             return updated
         if option:
-            self.insert_function("default_workers", "workers.py")
-            values = {"default": cst.parse_expression("default_workers()"), "help": cst.SimpleString(repr(HELP))}
+            share = cst.parse_expression(f"{self.support('loading')}.default_workers()")
+            values = {"default": share, "help": cst.SimpleString(repr(HELP))}
             return updated.with_changes(args=[_valued(arg, values) for arg in updated.args])
         workers = number.with_changes(value=cst.parse_expression(f"{self.args}.workers"))
         stay = number.with_changes(

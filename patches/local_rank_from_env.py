@@ -19,7 +19,7 @@ class LocalRankFromEnv(Patch):
     changes = [
         (
             'parser.add_argument("--local_rank", default=-1, type=int)\n',
-            'import os\nparser.add_argument("--local_rank", default=int(os.environ["LOCAL_RANK"]), type=int)\n',
+            'parser.add_argument("--local_rank", default=int(os.environ["LOCAL_RANK"]), type=int)\n',
         ),
         (
             "import os as _os\np.add_argument('--local-rank', type=int, default=0)\n",

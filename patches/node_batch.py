@@ -16,15 +16,15 @@ class NodeBatch(Patch):
     changes = [
         (
             "def f():\n    args.batch_size = int(args.batch_size / nprocs)  # its own\n",
-            "...\ndef f():\n    args.batch_size = split_batch(args.batch_size)  # its own\n",
+            "def f():\n    args.batch_size = loading.split_batch(args.batch_size)  # its own\n",
         ),
         (
             "def f():\n    a.batch_size = int(a.batch_size / a.world_size)\n",
-            "...\ndef f():\n    a.batch_size = split_batch(a.batch_size)\n",
+            "def f():\n    a.batch_size = loading.split_batch(a.batch_size)\n",
         ),
         (
             "def f():\n    a.batch_size = a.batch_size // n\n",
-            "...\ndef f():\n    a.batch_size = split_batch(a.batch_size)\n",
+            "def f():\n    a.batch_size = loading.split_batch(a.batch_size)\n",
         ),
     ]
     leaves = [
@@ -35,17 +35,16 @@ class NodeBatch(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "split_batch")
+        return syntax.is_call(node, "loading.split_batch")
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         target = updated.targets[0].target
         if not isinstance(target, cst.Attribute) or target.attr.value != "batch_size":
             return updated
         whole = _divided(updated.value)
-        if whole is None or not whole.deep_equals(target) or self.has_function("split_batch", "fail"):
+        if whole is None or not whole.deep_equals(target):
             return updated
-        self.insert_function("split_batch", "split_batch.py")
-        return updated.with_changes(value=syntax.wrapped("split_batch", whole))
+        return updated.with_changes(value=syntax.wrapped(f"{self.support('loading')}.split_batch", whole))
 
 
 def _divided(node: cst.BaseExpression) -> "cst.BaseExpression | None":

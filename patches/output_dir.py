@@ -1,6 +1,6 @@
 import libcst as cst
 
-from patcher import Patch, places, syntax
+from patcher import Patch, syntax
 
 
 class OutputDir(Patch):
@@ -14,24 +14,14 @@ class OutputDir(Patch):
     origin = "https://github.com/pytorch/examples/issues/655"
     changes = [
         (
-            "import glob, os, signal, socket, sys, tempfile, time\n"
-            "p.add_argument('-x')\ndef main():\n    a = p.parse_args()\n",
-            "import glob, os, signal, socket, sys, tempfile, time\n"
-            "p.add_argument('-x')\n...\n"
-            "def main():\n    a = in_output_dir(p.parse_args())\n",
+            "def main():\n    a = p.parse_args()\n",
+            "def main():\n    a = p.parse_args()\n    files.enter_output_dir(a)\n",
         ),
     ]
     leaves = ["def main():\n    a = p.parse_known_args()\n", "def main():\n    p.parse_args()\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "in_output_dir")
+        return syntax.is_call(node, "files.enter_output_dir")
 
-    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
-        parsed = places.parse_args_call(updated.value)
-        if parsed is None or places.innermost(updated.value, "in_output_dir"):
-            return updated
-        if self.has_option("--output-dir") or self.has_function("in_output_dir", "fail"):
-            return updated
-        self.insert_option("--output-dir", "output_dir.py", parsed.func.value.value)
-        self.insert_function("in_output_dir", "output_dir.py")
-        return updated.with_changes(value=syntax.wrapped("in_output_dir", updated.value))
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        return self.insert_check(updated, "files.enter_output_dir", rank=50, options=True)

@@ -11,12 +11,12 @@ class PrintedWarnings(Patch):
     """
 
     sites = {"distributed.py": {"main": 1}, "dataparallel.py": {"main": 1}}
-    needles = (b"warnings.warn(", b"warn_once(")
+    needles = (b"warnings.warn(", b"terminal.warn(")
     origin = "https://docs.python.org/3/howto/logging.html#when-to-use-logging"
     changes = [
         (
-            "import os\nimport sys\ndef f():\n    warnings.warn('slow '\n                  'but sure')\n",
-            "import os\nimport sys\n...\ndef f():\n    warn_once('slow '\n                  'but sure')\n",
+            "def f():\n    warnings.warn('slow '\n                  'but sure')\n",
+            "def f():\n    terminal.warn('slow '\n                  'but sure')\n",
         ),
     ]
     leaves = [
@@ -25,10 +25,9 @@ class PrintedWarnings(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "warn_once")
+        return syntax.is_call(node, "terminal.warn")
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        if not syntax.is_call(updated, "warnings.warn") or len(updated.args) != 1 or self.has_function("warn_once"):
+        if not syntax.is_call(updated, "warnings.warn") or len(updated.args) != 1:
             return updated
-        self.insert_function("warn_once", "warn_once.py")
-        return updated.with_changes(func=cst.Name("warn_once"))
+        return updated.with_changes(func=cst.parse_expression(f"{self.support('terminal')}.warn"))

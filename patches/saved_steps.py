@@ -1,6 +1,17 @@
 import libcst as cst
 
 from patcher import Patch, places, syntax
+from patcher.places import Place
+
+LEAVES = ":\n    run.save_and_exit(save_checkpoint)\n"
+BEFORE = "\nfirst = run.begin_epoch({epoch}, {loader}, {progress}.meters)\nif stop.is_due()" + LEAVES
+LAST = """\
+run.reached({epoch}, {step} + 1, {progress}.meters)
+if stop.is_due():
+    run.save_and_exit(save_checkpoint)
+if run.save_is_due({args}.save_every):
+    run.save(save_checkpoint)
+"""
 
 
 class SavedSteps(Patch):
@@ -9,61 +20,65 @@ class SavedSteps(Patch):
     Upstream saves after each epoch, which may take hours, and dies of a signal wherever it is.
     """
 
-    sites = {"distributed.py": {"train": 1, "validate": 1}, "dataparallel.py": {"train": 1, "validate": 1}}
-    needles = (b"def train(", b"def validate(")
+    sites = {
+        "distributed.py": {"main_worker": 4, "train": 2, "validate": 1},
+        "dataparallel.py": {"main_worker": 4, "train": 2, "validate": 1},
+    }
+    needles = (b"def train(", b"def validate(", b"def main_worker(")
     origin = "https://github.com/pytorch/pytorch/issues/119856"
+    needs = ("resume", "any_device")
     changes = [
         (
-            "import x\np.add_argument('-x')\ndef main():\n    p.parse_args()\n"
-            "def train(feed, o):\n    bar = ProgressMeter(9, prefix='Epoch: [{}]'.format(n))\n    net.train()\n"
-            "    for i, x in enumerate(feed):\n        opt.step()\n",
-            "...\np.add_argument('-x')\n...\ndef main():\n    p.parse_args()\n"
-            "def train(feed, o):\n    bar = ProgressMeter(9, prefix='Epoch: [{}]'.format(n))\n    net.train()\n"
-            "    for i, x in steps_left(feed, bar, net, opt, n, o):\n        opt.step()\n",
-        ),
-        (
-            "import x\ndef validate(feed, o):\n    for i, x in enumerate(totalled(feed, bar)):\n        f(x)\n",
-            "...\n"
-            "def validate(feed, o):\n    for i, x in enumerate(totalled(left_if_asked(feed, o), bar)):\n        f(x)\n",
+            "def validate(feed, o):\n    for x in feed:\n        f(x)\n",
+            "def validate(feed, run, o):\n    for x in feed:\n        if stop.is_coming():\n"
+            "            run.save_and_exit(save_checkpoint)\n        f(x)\n"
+            "\n    if stop.is_due():\n        run.save_and_exit(save_checkpoint)\n",
         ),
     ]
-    leaves = [
-        "def train(feed, o):\n    for i, x in enumerate(feed):\n        f(x)\n",
-        "def validate(feed, o):\n    for x in other(feed):\n        f(x)\n",
-        "def f(feed, o):\n    for i, x in enumerate(feed):\n        f(x)\n",
-    ]
+    leaves = ["def f(feed, o):\n    for i, x in enumerate(feed):\n        f(x)\n"]
 
     def __init__(self):
         super().__init__()
-        self.names = []
+        self.names = {}
 
     def done(self, node: cst.CSTNode) -> bool:
-        return any(syntax.is_call(node, name) for name in ("steps_left", "left_if_asked"))
+        return any(syntax.is_call(node, f"stop.{name}") for name in ("watch", "is_due"))
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        names = places.training_names(node)
-        self.names = [names.get(name) for name in ("progress", "model", "optimizer", "epoch")]
+        if "." in self.function:
+            return  # a function in it is not what it is about
+        self.names = dict(places.training_names(node), args=self.args)
+        if self.parameters:
+            self.names["loader"] = self.parameters[0]
 
-    def leave_For(self, original: cst.For, updated: cst.For) -> cst.For:
-        steps = places.innermost(updated.iter, "enumerate", "steps_left")
-        if steps is None or self.function not in ("train", "validate"):
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        if self.function not in ("main_worker", "train", "validate") or self.is_done_in(updated):
             return updated
-        loader = cst.Name(self.parameters[0]) if self.parameters else None
+        self.support("stop")
+        if self.function == "main_worker":
+            self.add_options("stop")
+            return self.insert(updated, Place.BEFORE_LOOP, f"\nstop.watch({self.args}.timeout)\n", rank=10)
+        self.bring("run")
         if self.function == "validate":
-            within = places.innermost(steps, "left_if_asked", "totalled") or steps
-            if not syntax.is_name(within.args[0].value, loader.value) or syntax.is_call(within, "left_if_asked"):
-                return updated
-            self.insert_function("left_if_asked", "saved_steps.py")
-            left = cst.Call(cst.Name("left_if_asked"), [cst.Arg(loader), cst.Arg(cst.Name(self.args))])
-            return updated.with_deep_changes(within.args[0], value=left)
-        parser = self.parser_name()
-        if not syntax.is_name(steps.args[0].value, loader.value) or syntax.is_call(steps, "steps_left"):
-            return updated
-        if None in self.names or parser is None:
-            return updated
-        if self.has_option("--save-every") or self.has_function("steps_left", "save_step", "leave", "Watch"):
-            return updated
-        self.insert_option("--save-every", "saved_steps.py", parser)
-        self.insert_function("steps_left", "saved_steps.py")
-        args = [cst.Arg(node) for node in (loader, *self.names, cst.Name(self.args))]
-        return updated.with_changes(iter=updated.iter.deep_replace(steps, cst.Call(cst.Name("steps_left"), args)))
+            updated = self.insert(updated, Place.FIRST_IN_LOOP, "if stop.is_coming()" + LEAVES, rank=10)
+            updated = self.insert(updated, Place.AFTER_LOOP, "\nif stop.is_due()" + LEAVES, rank=10)
+            return places.with_parameter(updated, "run")
+        missing = [name for name in ("epoch", "step", "progress") if name not in self.names]
+        if missing:
+            self.refuse(f"train does not show its {', '.join(missing)}", original)
+        self.bring("first")
+        drawn = f"{self.support('seeds')}.seed_step(run, {self.names['epoch']}, {self.names['step']})\n"
+        updated = self.insert(updated, Place.BEFORE_LOOP, BEFORE.format(**self.names), rank=20)
+        updated = self.insert(updated, Place.FIRST_IN_LOOP, drawn, rank=10)
+        updated = self.insert(updated, Place.LAST_IN_LOOP, LAST.format(**self.names), rank=20)
+        return places.with_parameter(updated, "run")
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        numbers = self.function == "train" and syntax.is_call(updated, "enumerate") and len(updated.args) == 1
+        if numbers and syntax.is_name(updated.args[0].value, self.names.get("loader", "")):
+            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            return updated.with_changes(args=[updated.args[0].with_changes(comma=comma), cst.Arg(cst.Name("first"))])
+        loops = self.function == "main_worker" and any(syntax.is_call(updated, name) for name in ("train", "validate"))
+        if loops and not any(syntax.is_name(arg.value, "run") for arg in updated.args):
+            return places.with_argument(updated, "run")
+        return updated

@@ -17,9 +17,8 @@ class SeededRun(Patch):
     changes = [
         ("def f(o):\n    cudnn.benchmark = True\n", "def f(o):\n    cudnn.benchmark = o.seed is None\n"),
         (
-            "import os\nimport random\ntorch.manual_seed(o.seed)\ns = data.DistributedSampler(d, seed=1)\n",
-            "import os\nimport random\n...\ntorch.manual_seed(rank_seed(o.seed))\n"
-            "s = data.DistributedSampler(d, seed=1)\n",
+            "torch.manual_seed(o.seed)\ns = data.DistributedSampler(d, seed=1)\n",
+            "torch.manual_seed(seeds.of_rank(o.seed))\ns = data.DistributedSampler(d, seed=1)\n",
         ),
         (
             "a = data.DistributedSampler(d)\nb = data.DistributedSampler(e)\n",
@@ -40,7 +39,7 @@ class SeededRun(Patch):
         if _sets_benchmark(node):
             return isinstance(node.value, cst.Comparison)
         seed = syntax.argument(node, "seed") if syntax.is_method_call(node, "DistributedSampler") else None
-        called = syntax.is_call(node, "rank_seed")
+        called = syntax.is_call(node, "seeds.of_rank")
         return called or (seed is not None and isinstance(seed.value, cst.BooleanOperation))
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
@@ -55,12 +54,11 @@ class SeededRun(Patch):
             return syntax.with_argument(updated, "seed", cst.parse_expression(f"{self.args}.seed or 0"))
         seeds = syntax.is_method_call(updated, "seed") or syntax.is_method_call(updated, "manual_seed")
         given = updated.args[0].value if seeds and len(updated.args) == 1 else None
-        if not isinstance(given, cst.Attribute) or given.attr.value != "seed" or self.has_function("rank_seed"):
+        if not isinstance(given, cst.Attribute) or given.attr.value != "seed":
             return updated
         if not any(syntax.is_method_call(node, "DistributedSampler") for node in syntax.descendants(self.module)):
             return updated  # one process
-        self.insert_function("rank_seed", "seed.py")
-        ranked = cst.parse_expression(f"rank_seed({self.module.code_for_node(given)})")
+        ranked = cst.parse_expression(f"{self.support('seeds')}.of_rank({self.module.code_for_node(given)})")
         return updated.with_changes(args=[updated.args[0].with_changes(value=ranked)])
 
 

@@ -1,6 +1,6 @@
 import libcst as cst
 
-from patcher import Patch, syntax
+from patcher import Patch, places, syntax
 
 
 class TrainClasses(Patch):
@@ -10,42 +10,46 @@ class TrainClasses(Patch):
     later label, and the accuracy collapses without an error.
     """
 
-    sites = {"distributed.py": {"main_worker": 1}, "dataparallel.py": {"main_worker": 1}}
-    needles = (b"ImageFolder", b"as_trained")
+    sites = {"distributed.py": {"main": 1, "main_worker": 1}, "dataparallel.py": {"main": 1, "main_worker": 1}}
+    needles = (b"ImageFolder", b"parse_args")
     origin = "https://github.com/huggingface/pytorch-image-models/issues/957"
     changes = [
         (
-            "import os, signal, socket, sys, time\nimport torchvision.datasets as datasets\n"
-            "def main():\n    args = p.parse_args()\n"
-            "    seen = datasets.ImageFolder(a, t)\n    new = datasets.ImageFolder(b, u)\n",
-            "import os, signal, socket, sys, time\nimport torchvision.datasets as datasets\n...\n"
-            "def main():\n    args = p.parse_args()\n    check_data(args)\n"
-            "    seen = datasets.ImageFolder(a, t)\n    new = as_trained(datasets.ImageFolder(b, u), seen)\n",
+            "def f(o):\n    a = ImageFolder(x, t)\n    seen = DataLoader(a)\n    new = DataLoader(ImageFolder(y, u))\n",
+            "def f(o):\n    a = ImageFolder(x, t)\n    seen = DataLoader(a)\n    new = DataLoader(ImageFolder(y, u))\n"
+            "    folders.relabel_like(new.dataset, a)\n",
         ),
+        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    folders.check(o)\n"),
     ]
     leaves = [
-        "def main():\n    args = p.parse_args()\n    seen = datasets.ImageFolder(a, t)\n",
-        "def main():\n    args = p.parse_args()\n    a = datasets.FakeData()\n    b = datasets.FakeData()\n",
-        "def main():\n    args = p.parse_args()\n    a = ImageFolder(x)\ndef other():\n    b = ImageFolder(y)\n",
+        "def f(o):\n    a = FakeData()\n    b = DataLoader(a)\n    c = DataLoader(FakeData())\n",
+        "def f(o):\n    a = ImageFolder(x)\n    b = DataLoader(a)\n",
     ]
 
-    def __init__(self):
-        super().__init__()
-        self.training = {}  # by function, what the first data set, which is that to train on, is called
-
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "as_trained")
+        return syntax.is_call(node, "folders.relabel_like") or syntax.is_call(node, "folders.check")
 
-    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
-        target = updated.targets[0].target
-        if not isinstance(target, cst.Name) or not syntax.is_call_of(updated.value, "ImageFolder"):
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        checked = self.insert_check(updated, "folders.check", rank=30)
+        if checked is not updated or self.is_done_in(updated):
+            return checked
+        folders = [n for n in syntax.descendants(original) if syntax.is_call_of(n, "ImageFolder")]
+        training = places.training_loader(original)
+        others = [
+            name for name in map(_loader, original.body.body) if name and name != places.assigned(original, training)
+        ]
+        if len(folders) < 2 or not others:
             return updated
-        training = self.training.setdefault(self.function, target.value)
-        if training == target.value or self.has_function("as_trained", "class_folders", "fail", "warn_once"):
-            return updated
-        if not self.insert_check("check_data", "data.py"):
-            return updated
-        self.insert_function("as_trained", "data.py")
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        args = [cst.Arg(updated.value, comma=comma), cst.Arg(cst.Name(training))]
-        return updated.with_changes(value=cst.Call(cst.Name("as_trained"), args))
+        images = places.assigned(original, places.training_images(original))
+        if images is None or len(others) > 1:
+            self.refuse("it is not clear which data set is trained on, and which is validated", original)
+        line = f"{self.support('folders')}.relabel_like({others[0]}.dataset, {images})\n"
+        (new,) = syntax.statements(line, self.module.default_newline)
+        made = [line for line in updated.body.body if _loader(line)]
+        return updated.with_changes(body=syntax.with_statement(updated.body, new, after=lambda s: s is made[-1]))
+
+
+def _loader(statement: cst.CSTNode) -> "str | None":
+    """What a line calls the loader that it makes."""
+    made = syntax.assigns(statement, lambda value: syntax.is_call_of(value, "DataLoader"))
+    return getattr(statement.body[0].targets[0].target, "value", None) if made else None

@@ -11,20 +11,20 @@ class ValSampler(Patch):
     """
 
     sites = {"distributed.py": {"main_worker": 2}}
-    needles = (b"DistributedSampler", b"set_epoch", b"slice_of_rank")
+    needles = (b"DistributedSampler", b"set_epoch", b"rank_slice")
     origin = "https://github.com/pytorch/pytorch/issues/25162"
     changes = [
         (
             "def f():\n    val_sampler = torch.utils.data.distributed.DistributedSampler(val_dataset)  # all\n",
-            "...\ndef f():\n    val_sampler = slice_of_rank(val_dataset)  # all\n",
+            "def f():\n    val_sampler = loading.rank_slice(val_dataset)  # all\n",
         ),
         (
             "def f():\n    s = DistributedSampler(valset, shuffle=False)\n",
-            "...\ndef f():\n    s = slice_of_rank(valset)\n",
+            "def f():\n    s = loading.rank_slice(valset)\n",
         ),
         (
             "def f():\n    a = DistributedSampler(x)\n    b = DistributedSampler(y)\n",
-            "...\ndef f():\n    a = DistributedSampler(x)\n    b = slice_of_rank(y)\n",
+            "def f():\n    a = DistributedSampler(x)\n    b = loading.rank_slice(y)\n",
         ),
     ]
     leaves = [
@@ -39,18 +39,17 @@ class ValSampler(Patch):
         super().__init__()
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "slice_of_rank")
+        return syntax.is_call(node, "loading.rank_slice")
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         images = _sampled(updated.value)
-        if images is None or self.has_function("slice_of_rank"):
+        if images is None:
             return updated
         first = self.training.setdefault(self.function, original) is original
         if "val" not in images.value and (first or "train" in images.value):
             return updated
         self.slices.add(getattr(updated.targets[0].target, "value", None))
-        self.insert_function("slice_of_rank", "slice_of_rank.py")
-        return updated.with_changes(value=syntax.wrapped("slice_of_rank", images))
+        return updated.with_changes(value=syntax.wrapped(f"{self.support('loading')}.rank_slice", images))
 
     def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine):
         call = syntax.expression(updated)

@@ -1,30 +1,37 @@
-"""The first ring: every patch on its own examples, and the code that patches insert."""
+"""The first ring: every patch on its own examples."""
 
 import ast
-import importlib
 import re
+import statistics
 
 import pytest
 from conftest import REPO, load
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from patcher.engine import Printer, Verdict, apply_once, parse, render
 from patcher.project import Project
-from patches.added.gpu_ids import gpu_ids
 
 PROJECT = Project(REPO)
 NAMES = list(dict.fromkeys(name for series in PROJECT.all_series().values() for name in series))
 
 
 def make(name, **options):
-    """A patch of this repository, whichever project an earlier test has read."""
-    return PROJECT.configured({name: options})[0]
+    """A patch of this repository, whichever project an earlier test has read; those that it may need are before it."""
+    return PROJECT.configured({earlier: {} for earlier in NAMES[: NAMES.index(name)]} | {name: options})[-1]
 
 
 def once(source: bytes, patch) -> bytes:
+    """What the patch itself makes of an example, in which no parser needs to be."""
     printer = Printer()
+    patch.parser_name = lambda: "parser"
     return printer.bytes(apply_once(parse("example.py", source, printer), patch, printer))
+
+
+def built(source: bytes, patch, sites=None) -> bytes:
+    """What a series of this patch alone makes of a script, with imports, options and functions."""
+    patch.sites = {"script.py": sites or {"main": 1}}
+    result = render("script.py", source, [patch], PROJECT.support())
+    assert not result.stale, result.outcomes
+    return result.after
 
 
 FORMS = {
@@ -47,22 +54,13 @@ def examples(attribute: str) -> list:
     return cases
 
 
-def expected_text(after: str, form: str) -> re.Pattern:
-    """What the second text of an example stands for: `...` on a line is one or more inserted lines."""
-    parts = [re.escape(FORMS[form](part)) for part in after.split("...\n")]
-    if form == "no final newline":  # of a part that is not the last, the newline does end a line
-        parts = [re.escape(part.encode()) for part in after.removesuffix("\n").split("...\n")]
-    newline = rb"\r\n" if form == "crlf" else rb"\n"
-    return re.compile((b"(?:[^\r\n]*" + newline + b")+").join(parts))
-
-
 @pytest.mark.parametrize("name, form, example", examples("changes"))
 def test_example_becomes_what_the_patch_says(name, form, example):
     before, after, *options = example
     patch = make(name, **(options[0] if options else {}))
     result = once(FORMS[form](before), patch)
     assert patch.hits
-    assert expected_text(after, form).fullmatch(result), result.decode()
+    assert result.decode() == FORMS[form](after).decode()
 
 
 @pytest.mark.parametrize("name, form, example", examples("changes"))
@@ -109,9 +107,18 @@ def test_patch_says_in_one_sentence_why_it_is_there(name):
     assert re.fullmatch(r"https://\S+", patch.origin)
 
 
+def length(name: str) -> int:
+    """The lines of a patch, its examples among them."""
+    return (REPO / f"patches/{name}.py").read_bytes().count(b"\n")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_patch_fits_on_one_screen(name):
-    assert (REPO / f"patches/{name}.py").read_bytes().count(b"\n") < 80
+    assert length(name) < 100
+
+
+def test_patches_are_short():
+    assert statistics.median(map(length, NAMES)) <= 60
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,6 +132,20 @@ def test_needles_occur_in_every_example_before_and_after(name):
 
 def test_every_patch_in_the_folder_is_in_a_series():
     assert {path.stem for path in (REPO / "patches").glob("*.py")} - {"__init__"} == set(NAMES)
+
+
+def test_every_module_that_patches_name_is_there():
+    # A name that a module lacks would show only when the built script comes to it.
+    support = {name: _names(source) for name, source in PROJECT.support().items()}
+    for name in NAMES:
+        texts = [text for example in type(make(name)).changes for text in example[:2]]
+        for node in (node for text in texts for node in ast.walk(ast.parse(text))):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in support:
+                assert node.attr in support[node.value.id], f"{name}: {ast.unparse(node)}"
+
+
+def _names(source: bytes) -> set[str]:
+    return {node.name for node in ast.parse(source).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
 # local_rank_from_env
@@ -155,12 +176,11 @@ def test_fallback_is_read_from_a_word_or_a_bool(value, fallback):
 )
 def test_missing_import_goes_where_an_import_may_stand(head):
     option = b"p = ArgumentParser()\np.add_argument('--local_rank', default=0)\n"
-    result = once(head + option, make("local_rank_from_env"))
-    compile(result, "script", "exec")
+    result = built(head + option, make("local_rank_from_env"), {"<module>": 1})
     assert result == head + b"import os\n" + option.replace(b"=0", b'=int(os.environ["LOCAL_RANK"])')
 
 
-# configurable_gpus
+# configurable_gpus: what is written into the script where it stands alone
 
 SCRIPT = """\
 import argparse
@@ -176,17 +196,25 @@ def main():
 """
 
 
-def run_main(source: bytes, tmp_path, monkeypatch, *argv):
+def outcome_of(source: str, **options):
+    """What the patch alone says to a script."""
+    return render(
+        "dataparallel.py", source.encode(), [make("configurable_gpus", **options)], PROJECT.support()
+    ).outcomes[0]
+
+
+def run_main(source: str, tmp_path, monkeypatch, *argv):
     """What `main()` of the rewritten script returns, with four GPUs."""
-    (tmp_path / "script.py").write_bytes(once(source, make("configurable_gpus")))
+    (tmp_path / "script.py").write_bytes(built(source.encode(), make("configurable_gpus")))
     module = load(tmp_path / "script.py")
     monkeypatch.setattr(module.torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr("sys.argv", ["script.py", *argv])
     return module.main()
 
 
-def test_rewritten_script_takes_gpus(tmp_path, monkeypatch):
-    assert run_main(SCRIPT.encode(), tmp_path, monkeypatch, "--gpus", "3,1") == [3, 1]
+@pytest.mark.parametrize("name", ["parser", "p"])
+def test_rewritten_script_takes_gpus(name, tmp_path, monkeypatch):
+    assert run_main(SCRIPT.replace("parser", name), tmp_path, monkeypatch, "--gpus", "3,1") == [3, 1]
 
 
 def test_parsed_arguments_of_another_function_are_not_used(tmp_path, monkeypatch):
@@ -194,13 +222,13 @@ def test_parsed_arguments_of_another_function_are_not_used(tmp_path, monkeypatch
     other = "def other():\n    opt = parser.parse_args()\n\n\ndef main():\n    args = parser.parse_args()\n"
     source = SCRIPT.replace("def main():\n    args = parser.parse_args()\n", other)
     source = source.replace("    return gpus\n", "    return gpus\n\n\ndef last():\n    opt = parser.parse_args()\n")
-    assert run_main(source.encode(), tmp_path, monkeypatch, "--gpus", "2") == [2]
+    assert run_main(source, tmp_path, monkeypatch, "--gpus", "2") == [2]
 
 
 def test_list_in_a_function_that_parses_nothing_is_not_rewritten_by_another_functions_name():
     source = b"p = ArgumentParser()\np.add_argument('-x')\ndef other():\n    opt = p.parse_args()\n"
     source += b"def main():\n    gpus = [0, 1]\n"
-    assert b"select_gpus(opt." not in once(source, make("configurable_gpus"))
+    assert once(source, make("configurable_gpus")) == source
 
 
 def test_list_above_the_parsed_arguments_is_not_rewritten():
@@ -211,17 +239,26 @@ def test_list_above_the_parsed_arguments_is_not_rewritten():
     assert once(source.encode(), make("configurable_gpus")) == source.encode()
 
 
-def test_script_that_has_a_gpus_option_gets_no_second_one():
-    # argparse raises at the second, and then not even --help works.
-    source = SCRIPT.replace("'-x'", "'--gpus'")
-    assert once(source.encode(), make("configurable_gpus")).count(b"'--gpus'") == 1
+@pytest.mark.parametrize("optional", [False, True])
+def test_script_that_has_a_gpus_option_is_refused(optional):
+    # A second one makes argparse raise, and then not even --help works.
+    outcome = outcome_of(SCRIPT.replace("'-x'", "'--gpus'"), optional=optional)
+    assert (outcome.verdict, outcome.line, outcome.detail) == (
+        Verdict.STALE,
+        4,
+        "the script has an option --gpus already",
+    )
 
 
-def test_script_that_has_a_function_of_an_inserted_name_is_not_given_a_second_one():
+@pytest.mark.parametrize("optional, name", [(False, "gpu_ids"), (False, "select_gpus"), (True, "gpu_list")])
+def test_script_that_has_an_inserted_name_is_refused(optional, name):
     # Whichever comes last would be called by both.
-    source = SCRIPT + "\n\ndef gpu_ids(spec):\n    return 'mine'\n"
-    outcome = render("dataparallel.py", source.encode(), [make("configurable_gpus")]).outcomes[0]
-    assert outcome.verdict is Verdict.STALE
+    outcome = outcome_of(SCRIPT + f"\n\ndef {name}(spec):\n    return 'mine'\n", optional=optional)
+    assert (outcome.verdict, outcome.line, outcome.detail) == (
+        Verdict.STALE,
+        13,
+        f"the script has a {name} of its own",
+    )
 
 
 def test_options_of_a_group_do_not_make_the_group_the_parser(tmp_path, monkeypatch, capsys):
@@ -229,68 +266,76 @@ def test_options_of_a_group_do_not_make_the_group_the_parser(tmp_path, monkeypat
     group = "group = parser.add_argument_group('more')\ngroup.add_argument('-y')\n"
     source = SCRIPT.replace("parser.add_argument('-x')\n", "parser.add_argument('-x')\n" + group)
     with pytest.raises(SystemExit) as ended:
-        run_main(source.encode(), tmp_path, monkeypatch, "--gpus", "7")
+        run_main(source, tmp_path, monkeypatch, "--gpus", "7")
     assert ended.value.code == 2
     assert "GPU 7 was asked for" in capsys.readouterr().err
 
 
-def test_functions_are_inserted_above_their_use_in_a_script_without_functions():
+@pytest.mark.parametrize("late", ["", "import late\n", "def late():\n    pass\n"])
+def test_functions_are_inserted_above_their_use_wherever_that_is(late):
     source = "import argparse\np = argparse.ArgumentParser()\np.add_argument('-x')\na = p.parse_args()\ngpus = [0, 1]\n"
-    for late in ("", "import late\n"):
-        result = once((source + late).encode(), make("configurable_gpus"))
-        assert result.index(b"def gpu_ids") < result.index(b"def select_gpus") < result.index(b"= select_gpus(")
+    result = built((source + late).encode(), make("configurable_gpus"), {"<module>": 1})
+    assert result.index(b"def gpu_ids") < result.index(b"def select_gpus") < result.index(b"= select_gpus(")
+    assert result.index(b'"--gpus"') < result.index(b"\na = p.parse_args")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "p = ArgumentParser()\np.add_argument('-x')\na = p.parse_args()\ngpus = [0, 1]\n",
-        "p = ArgumentParser()\np.add_argument('-x')\nif p:\n    def main():\n"
-        "        a = p.parse_args()\n        gpus = [0, 1]\n",
-    ],
-    ids=["no function at all", "function in an if"],
-)
-def test_script_without_a_top_level_function_does_not_crash_the_patch(source):
-    result = once(source.encode(), make("configurable_gpus"))
-    compile(result, "script", "exec")
-    # Either the whole edit, or none of it.
-    assert (b"def select_gpus" in result) == (b"= select_gpus" in result)
-
-
-@pytest.mark.parametrize("name", ["p", "parser", "argument_parser"])
-def test_inserted_option_is_aligned_to_the_parenthesis(name):
-    result = once(SCRIPT.replace("parser.", f"{name}.").encode(), make("configurable_gpus")).decode()
-    option = re.search(rf"^{name}\.add_argument\('--gpus',\n((?: +.*\n)+)", result, flags=re.M)
-    assert {len(line) - len(line.lstrip()) for line in option[1].splitlines()} == {len(f"{name}.add_argument(")}
+def test_script_with_its_only_function_in_an_if_gets_the_functions_too():
+    source = (
+        SCRIPT.replace("def main", "if parser:\n  def main")
+        .replace("    args", "      args")
+        .replace("    gpus", "      gpus")
+    )
+    result = built(source.replace("    return", "      return").encode(), make("configurable_gpus"))
+    assert result.index(b"def gpu_ids") < result.index(b"def select_gpus") < result.index(b"= select_gpus(")
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_inserted_functions_are_the_tested_ones_word_for_word(ending):
-    result = once(SCRIPT.replace("\n", ending).encode(), make("configurable_gpus"))
-    for file, name in (("gpu_ids.py", "gpu_ids"), ("gpus.py", "select_gpus")):
-        source = (REPO / "patches/added" / file).read_text()
-        function = source[source.index(f"def {name}(") :]
-        assert ("\n\n" + function).replace("\n", ending).encode() in result
+    result = built(SCRIPT.replace("\n", ending).encode(), make("configurable_gpus"))
+    source = (REPO / "patches/support/gpu_list.py").read_text()
+    functions = source[source.index("def gpu_ids(") :]
+    assert ("\n\n" + functions).replace("\n", ending).encode() in result
     assert not re.search(rb"[^\r]\n" if ending == "\r\n" else rb"\r", result)
+
+
+def test_optional_gpus_leave_the_script_to_its_folder():
+    result = built(SCRIPT.encode(), make("configurable_gpus", optional=True))
+    assert result == (
+        b"""\
+import argparse
+import torch
+
+try:
+    from support import gpu_list
+except ImportError as error:
+    raise SystemExit('{}: needs the folder support/ that was built with it: {}'.format(
+        __file__, error))
+parser = argparse.ArgumentParser()
+parser.add_argument('-x')
+gpu_list.add_options(parser)
+
+
+def main():
+    args = parser.parse_args()
+    gpus = gpu_list.select_gpus(args.gpus, parser, torch.cuda.device_count(), optional=True)
+    return gpus
+"""
+    )
 
 
 @pytest.mark.parametrize("line", ["gpus = None", "gpus = []", "devices = torch.cuda.device_count()"])
 def test_any_other_value_of_that_name_does_not_pass_for_the_edit(line):
     # OBSOLETE tells a human to delete the patch; here nobody can choose anything.
-    source = SCRIPT.replace("gpus = [0, 1]", line).encode()
-    outcome = render("dataparallel.py", source, [make("configurable_gpus")]).outcomes[0]
-    assert outcome.verdict is Verdict.STALE
+    assert outcome_of(SCRIPT.replace("gpus = [0, 1]", line)).verdict is Verdict.STALE
 
 
 def test_unrelated_variable_beside_the_list_does_not_make_the_patch_stale():
     source = SCRIPT.replace("    gpus = [0, 1]\n", "    devices = torch.cuda.device_count()\n    gpus = [0, 1]\n")
-    outcome = render("dataparallel.py", source.encode(), [make("configurable_gpus")]).outcomes[0]
-    assert outcome.verdict is Verdict.CLEAN, outcome
+    assert outcome_of(source).verdict is Verdict.CLEAN
 
 
 def test_list_that_is_already_the_one_asked_for_is_done():
-    outcome = render("dataparallel.py", SCRIPT.encode(), [make("configurable_gpus", gpus="0-1")]).outcomes[0]
-    assert outcome.verdict is Verdict.OBSOLETE
+    assert outcome_of(SCRIPT, gpus="0-1").verdict is Verdict.OBSOLETE
 
 
 @pytest.mark.parametrize("gpus", ["", "0,0", "x", "2-1"])
@@ -298,105 +343,3 @@ def test_bad_list_is_refused_when_the_patch_is_made(gpus):
     with pytest.raises(Exception, match="expected GPU ids|named twice") as caught:
         make("configurable_gpus", gpus=gpus)
     assert (caught.value.code, caught.value.file) == (1, "patches/__init__.py")  # as in a series; --set is bad usage
-
-
-# patches/added
-
-
-@pytest.mark.parametrize(
-    "spec, ids",
-    [
-        ("0", [0]),
-        ("0,2", [0, 2]),
-        ("2,0", [2, 0]),
-        ("0-3", [0, 1, 2, 3]),
-        ("0-3,7", [0, 1, 2, 3, 7]),
-        ("5,1-2", [5, 1, 2]),
-        ("4-4", [4]),
-        (" 1 , 2 ", [1, 2]),
-        ("1023", [1023]),
-    ],
-)
-def test_ids_and_ranges_are_read_in_the_order_given(spec, ids):
-    assert gpu_ids(spec) == ids
-
-
-@pytest.mark.parametrize(
-    "spec", ["", ",", "1,", ",1", "a", "-1", "1-", "3-1", "1-2-3", "0x1", "1.5", "1 2", "1024", "0-1024", "²", "0;1"]
-)
-def test_what_is_no_list_of_ids_is_refused_and_quoted(spec):
-    with pytest.raises(ValueError, match="such as 0,2 or 0-3,7") as caught:
-        gpu_ids(spec)
-    assert repr(spec) in str(caught.value)
-
-
-@pytest.mark.parametrize("spec, twice", [("0,0", 0), ("0-2,1", 1), ("3,1-2,2-3", 2)])
-def test_id_that_is_named_twice_is_refused(spec, twice):
-    with pytest.raises(ValueError, match=f"^GPU {twice} is named twice") as caught:
-        gpu_ids(spec)
-    assert repr(spec) in str(caught.value)
-
-
-@given(st.lists(st.integers(0, 1023), min_size=1, max_size=20, unique=True))
-@settings(deadline=None, max_examples=50)
-def test_every_list_of_distinct_ids_is_read_back(ids):
-    assert gpu_ids(",".join(map(str, ids))) == ids
-
-
-@given(st.text(alphabet="0123456789,- x", max_size=12))
-@settings(deadline=None, max_examples=200)
-def test_any_text_gives_distinct_ids_or_a_value_error(spec):
-    try:
-        ids = gpu_ids(spec)
-    except ValueError:
-        return
-    assert len(set(ids)) == len(ids) > 0
-    assert all(0 <= i < 1024 for i in ids)
-
-
-@pytest.fixture
-def select_gpus(monkeypatch):
-    """`select_gpus` called with so many GPUs visible."""
-    torch = pytest.importorskip("torch")
-    PROJECT.all_series()  # an earlier test may have imported the patches of a folder that is gone
-    added = importlib.import_module("patches.added.gpus")
-
-    def run(spec, visible):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
-        return added.select_gpus(spec, added.parser)
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "spec, visible, gpus",
-    [(None, 1, [0]), (None, 4, [0, 1, 2, 3]), ("1,2", 4, [1, 2]), ("3,0", 4, [3, 0]), ("0-7", 8, list(range(8)))],
-)
-def test_selected_gpus_are_those_asked_for_or_all(select_gpus, spec, visible, gpus):
-    assert select_gpus(spec, visible) == gpus
-
-
-@pytest.mark.parametrize(
-    "spec, visible, says",
-    [
-        ("4", 4, "GPU 4 was asked for, 4 visible: 0 to 3"),
-        ("0-7", 2, "GPU 7 was asked for, 2 visible: 0 to 1"),
-        ("1,1", 4, "GPU 1 is named twice in '1,1'"),
-        ("all", 4, "expected GPU ids such as 0,2 or 0-3,7, found 'all'"),
-        (None, 0, "no GPU is visible to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"),
-        ("0", 0, "no GPU is visible to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"),
-    ],
-)
-def test_gpus_that_cannot_be_had_end_in_one_line_and_status_2(select_gpus, capsys, spec, visible, says):
-    with pytest.raises(SystemExit) as ended:
-        select_gpus(spec, visible)
-    out, err = capsys.readouterr()
-    assert ended.value.code == 2
-    assert out == ""
-    assert re.fullmatch(rf".+: error: --gpus: {re.escape(says)}\n", err)
-
-
-def test_gpu_ids_needs_no_torch():
-    # The patch reads its own option with it, and `apply` runs on machines without torch.
-    module = ast.parse((REPO / "patches/added/gpu_ids.py").read_bytes())
-    assert not any(isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.walk(module))

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from conftest import relock
-from test_series import SCRIPTS, missed, patches_of
+from conftest import REPO, relock
+from test_series import SCRIPTS, SUPPORT, missed, patches_of, write
 
-from patcher.engine import Printer, Verdict, _judge, compile_check, parse, render
+from patcher.draft import Draft
+from patcher.engine import Printer, Rendered, Verdict, _judge, compile_check, finish, parse, render
 
 DISTRIBUTED, DATAPARALLEL = "distributed.py", "dataparallel.py"
-BARRIER = "torch.distributed.barrier()\n"
+BARRIER = "dist.barrier()\n"
 OBSOLETE = "obsolete"
 
 
@@ -35,8 +36,8 @@ def swap(old: str, new: str, count: int = 1):
 
 
 def rename(old: str, new: str, attributes: bool = True):
-    """Give a variable, a parameter and, unless told otherwise, an attribute another name; an option keeps its own."""
-    pattern = rf"(?<![\w{'' if attributes else '.'}-]){old}\b"
+    """Give a variable, a parameter and, unless told otherwise, an attribute another name; options and keys keep it."""
+    pattern = rf"(?<![\w'{'' if attributes else '.'}-]){old}\b"
 
     def edit(text: str) -> str:
         assert re.search(pattern, text) and not re.search(rf"\b{new}\b", text), (old, new)
@@ -88,6 +89,11 @@ def one_a_line(a: str, space: str, b: str) -> str:
     return "\n        " if a in (",", "(", "[", "{") else space
 
 
+def shape(name: str, label: str):
+    """Another script of ours altogether, that does the same: see tests/shapes/."""
+    return lambda text: (REPO / f"tests/shapes/{name.removesuffix('.py')}_{label}.py.txt").read_text()
+
+
 def under_twenty_lines(text: str) -> str:
     return '"""Trains a model.\n' + "\n".join(f"Line {n}." for n in range(2, 20)) + '\n"""\n' + text
 
@@ -95,9 +101,10 @@ def under_twenty_lines(text: str) -> str:
 class Variant(NamedTuple):
     """An upstream to come: the edits that make it of ours, by file, and what the patches say that are not clean there.
 
-    A patch is there with `OBSOLETE` or, where it is stale, with the functions that have another number of sites than
-    stated: (expected, found).  `ours` means that the result is the code that the series makes of our own upstream, and
-    `serves` that it serves every purpose; where nothing is stale, it compiles and each name in it is defined.
+    A patch is there with `OBSOLETE` or, where it is stale, with its reason, or with the functions that have another
+    number of sites than stated: (expected, found).  `ours` means that the result is the code that the series makes
+    of our own upstream, and `serves` that it serves every purpose; where nothing is stale, it compiles and each name
+    in it is defined.
     """
 
     edits: dict
@@ -118,15 +125,17 @@ LOOP_NAMES = [
         "optimizer": "sgd",
         "progress": "bar",
         "loss": "cost",
-        "losses": "costs",
+        "loss_meter": "costs",
         "acc1": "right1",
         "acc5": "right5",
-        "top1": "hits1",
-        "top5": "hits5",
+        "acc1_meter": "hits1",
+        "acc5_meter": "hits5",
         "train_loader": "feed",
         "val_loader": "test_feed",
-        "train_dataset": "trainset",
-        "val_dataset": "testset",
+        "train_images": "trainset",
+        "best_acc1": "highest",
+        "is_best": "better",
+        "epoch": "round_number",
         "i": "nth",
     }.items()
 ]
@@ -155,12 +164,16 @@ VARIANTS = {
     ),
     "nprocs is called ngpus_per_node": Variant(
         {DISTRIBUTED: [rename("nprocs", "ngpus_per_node")]},
-        # The name says that GPUs are meant, so the number of them may be right.  A human has to look.
-        {DISTRIBUTED: {"world_size": {"main": (1, 0)}}},
+        serves=True,
     ),
     "models, loaders, meters and all that the loops use have other names": Variant(
         {
-            DISTRIBUTED: [*LOOP_NAMES, rename("train_sampler", "shuffled"), rename("val_sampler", "ordered")],
+            DISTRIBUTED: [
+                *LOOP_NAMES,
+                rename("train_sampler", "shuffled"),
+                rename("val_sampler", "ordered"),
+                rename("val_images", "testset"),
+            ],
             DATAPARALLEL: LOOP_NAMES,
         },
         serves=True,
@@ -169,27 +182,40 @@ VARIANTS = {
     "args, parser and gpus have other names": Variant(
         {
             DISTRIBUTED: [rename("args", "opt"), rename("parser", "cli")],
-            DATAPARALLEL: [rename("args", "opt"), rename("parser", "cli"), rename("gpus", "devices")],
+            DATAPARALLEL: [rename("args", "opt"), rename("parser", "cli"), rename("gpus", "gpu_ids")],
         },
+    ),
+    "gpus are called devices": Variant(
+        {DATAPARALLEL: [rename("gpus", "devices")]},
+        # In that function the name of the module means something else.
+        {DATAPARALLEL: {"any_device": "main_worker has a devices of its own"}},
     ),
     "the process group goes by its other name": Variant(
         {
             DISTRIBUTED: [
-                swap(BARRIER, "dist.barrier()\n", 2),
+                swap("dist.barrier", "torch.distributed.barrier", 2),
                 swap("dist.init_process_group", "torch.distributed.init_process_group"),
                 swap("dist.all_reduce", "torch.distributed.all_reduce"),
+                swap("dist.ReduceOp", "torch.distributed.ReduceOp"),
             ]
         },
+        serves=True,
+    ),
+    "double quotes, calls on one line and images and targets by those names": Variant(
+        {name: [shape(name, "a")] for name in SCRIPTS}, serves=True
+    ),
+    "formatted strings, positional arguments, models that come back and other names": Variant(
+        {name: [shape(name, "b")] for name in SCRIPTS}, serves=True
     ),
     "every call on one line": Variant(in_both(rewrap(on_one_line)), ours=True),
     "one argument a line": Variant(in_both(rewrap(one_a_line)), ours=True),
     "twenty lines on top": Variant(in_both(under_twenty_lines), ours=True),
     "images have another name in validate alone": Variant(
-        in_both(within("validate", rename("images", "pictures"))),
+        in_both(within("validate", rename("inputs", "pictures"))),
         serves=True,
     ),
     "no barrier in validate": Variant(
-        {DISTRIBUTED: [within("validate", swap(" " * 12 + BARRIER + "\n", ""))]},
+        {DISTRIBUTED: [within("validate", swap(" " * 12 + BARRIER, ""))]},
         # One of the eight lines that it takes out or rewrites is gone; whether the others still mean what they did, a
         # human has to say.
         {DISTRIBUTED: {"exact_validation": {"validate": (8, 7)}}},
@@ -242,12 +268,12 @@ def series() -> list:
 @functools.cache
 def whole(name: str, source: bytes):
     """What the whole series makes of a script."""
-    return render(name, source, series())
+    return render(name, source, series(), SUPPORT)
 
 
-def results(label: str) -> dict[str, bytes]:
+def results(label: str) -> dict[str, Rendered]:
     """Both scripts after the series, which has nothing stale on this variant."""
-    return {name: whole(name, source).after for name, source in {**SCRIPTS, **scripts(label)}.items()}
+    return {name: whole(name, source) for name, source in {**SCRIPTS, **scripts(label)}.items()}
 
 
 def alone(name: str, source: bytes) -> list:
@@ -255,8 +281,8 @@ def alone(name: str, source: bytes) -> list:
     printer, outcomes = Printer(), []
     module = parse(name, source, printer)
     for patch in (patch for patch in series() if name in patch.sites):
-        after, outcome = _judge(name, module, module, patch, printer, {})
-        compile_check(name, printer.bytes(after))
+        after, draft, outcome = _judge(name, module, module, patch, printer, Draft(source, SUPPORT))
+        compile_check(name, printer.bytes(finish(module, after, draft)))
         outcomes.append(outcome)
     return outcomes
 
@@ -270,7 +296,7 @@ def rows(outcomes) -> dict:
         ]
         differing = {function: (expected, found) for function, expected, found in counts if expected != found}
         if outcome.verdict is Verdict.STALE:
-            table[outcome.patch] = differing or outcome.detail
+            table[outcome.patch] = outcome.detail if outcome.refused else differing or outcome.detail
         elif outcome.verdict is Verdict.OBSOLETE:
             table[outcome.patch] = OBSOLETE
         else:
@@ -298,8 +324,8 @@ def test_each_patch_alone_says_the_same(label):
 
 @pytest.mark.parametrize("label", [label for label, variant in VARIANTS.items() if variant.ours])
 def test_result_is_the_code_that_ours_becomes(label):
-    for name, after in results(label).items():
-        assert code(after) == code(whole(name, SCRIPTS[name]).after)
+    for name, result in results(label).items():
+        assert code(result.after) == code(whole(name, SCRIPTS[name]).after)
 
 
 def code(source: bytes) -> str:
@@ -308,9 +334,39 @@ def code(source: bytes) -> str:
     return ast.dump(ast.Module(tree.body[ast.get_docstring(tree) is not None :], []))
 
 
+def exchanged(first: str, second: str, *, until: str):
+    """Exchange two parts of a text: from the one to the other, and from there to what follows."""
+
+    def edit(text: str) -> str:
+        a, b, c = text.index(first), text.index(second), text.index(until, text.index(second))
+        assert a < b < c
+        return text[:a] + text[b:c] + text[a:b] + text[c:]
+
+    return edit
+
+
+IMAGES = exchanged("    train_images = ", "    val_images = ", until="    train_sampler = ")
+SAMPLERS = exchanged("    train_sampler = ", "    val_sampler = ", until="\n    train_loader = ")
+LOADERS = exchanged("    train_loader = ", "    val_loader = ", until="\n    if args.evaluate")
+
+
+@pytest.mark.parametrize("part", [IMAGES, SAMPLERS, LOADERS], ids=["images", "samplers", "loaders"])
+def test_validation_that_is_made_first_is_not_taken_for_training(part):
+    source = part(SCRIPTS[DISTRIBUTED].decode()).encode()
+    result = render(DISTRIBUTED, source, series(), SUPPORT)
+    if not result.stale:  # a refusal is as good
+        assert lines_of(result.after) == lines_of(whole(DISTRIBUTED, SCRIPTS[DISTRIBUTED]).after)
+
+
+def lines_of(source: bytes) -> list[str]:
+    """The statements of `main_worker`, in no order."""
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    return sorted(map(ast.unparse, functions["main_worker"].body))
+
+
 def test_result_under_twenty_lines_is_ours_to_the_byte():
-    for name, after in results("twenty lines on top").items():
-        assert after == under_twenty_lines(whole(name, SCRIPTS[name]).after.decode()).encode()
+    for name, result in results("twenty lines on top").items():
+        assert result.after == under_twenty_lines(whole(name, SCRIPTS[name]).after.decode()).encode()
 
 
 @pytest.mark.parametrize("label", [label for label, variant in VARIANTS.items() if variant.serves])
@@ -321,8 +377,7 @@ def test_result_serves_every_purpose(label, tmp_path, monkeypatch, capfd):
 def test_every_name_in_a_result_is_defined_and_only_once(tmp_path):
     for number, label in enumerate(label for label in VARIANTS if not is_stale(label)):
         (tmp_path / str(number)).mkdir()
-        for name, after in results(label).items():
-            (tmp_path / str(number) / name).write_bytes(after)
+        write(tmp_path / str(number), results(label))
     check = [Path(sys.executable).parent / "ruff", "check", "--isolated", "--no-cache", "--output-format", "concise"]
     done = subprocess.run([*check, "--select", "F821,F811", tmp_path], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "All checks passed!\n")
@@ -330,10 +385,21 @@ def test_every_name_in_a_result_is_defined_and_only_once(tmp_path):
 
 def test_script_that_no_patch_names_stays_as_it_is(project, patcher):
     source = SCRIPTS[DISTRIBUTED]  # with all the sites that it could have
-    result = render("evaluate.py", source, series())
+    result = render("evaluate.py", source, series(), SUPPORT)
     assert (result.after, result.outcomes) == (source, ())
     (project / "upstream" / "evaluate.py").write_bytes(source)
     relock(project)
     assert patcher("apply", "--series", "guide").code == 0
     first, built = (project / "build" / "evaluate.py").read_bytes().split(b"\n", 1)
     assert first.startswith(b"# @generated ") and built == source
+
+
+def test_continue_in_the_training_loop_is_a_refusal_that_says_so():
+    text = SCRIPTS[DISTRIBUTED].decode()
+    train = text.index("def train(")
+    line = "        count = labels.size(0)\n"
+    at = text.index(line, train) + len(line)
+    source = text[:at] + "        if count == 1:\n            continue\n" + text[at:]
+    refused = {o.patch: o.detail for o in render(DISTRIBUTED, source.encode(), series(), SUPPORT).outcomes if o.refused}
+    assert refused.keys() == {"finite_loss", "saved_steps"}
+    assert all(why == "train has no place last in the loop, or a `continue` skips it" for why in refused.values())

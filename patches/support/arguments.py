@@ -1,0 +1,32 @@
+"""The numbers on the command line: what each may be."""
+
+from .terminal import exit_with_error
+
+# Least and most. The limits are generous: what is beyond them is a slip of the finger, or ends in
+# the traceback of a library, or in a run that does nothing.
+RANGES = {
+    "batch-size": (1, 2**20),
+    "epochs": (0, 1000000),
+    "expect-world": (1, 1000000),
+    "local_rank": (-1, 65535),  # -1 is upstream's default: nobody has said it
+    "lr": (0, 1000),
+    "momentum": (0, 1),
+    "num-classes": (1, 1000000),
+    "print-freq": (1, 1000000000),
+    "save-every": (0, 1000000000),
+    "seed": (0, 2**63 - 1),  # what torch takes
+    "skip-bad-images": (0, 1000000000),
+    "start-epoch": (0, 1000000),
+    "timeout": (1, 31536000),  # seconds: a year
+    "weight-decay": (0, 1),
+    "workers": (0, 1024),
+}
+
+
+def check(args):
+    """End in one line, before anything has started, if a number is out of its range or is NaN."""
+    for option, (least, most) in RANGES.items():
+        value = getattr(args, option.replace("-", "_"), None)
+        if value is not None and not least <= value <= most:
+            found = str(value).removesuffix(".0")  # -1 as it was given, not -1.0
+            exit_with_error(f"--{option} {found}: expected {least} to {most}")

@@ -1,0 +1,116 @@
+"""Which device each process uses, and the process group over them."""
+
+import collections
+import datetime
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+from . import ranks
+from .terminal import exit_with_error
+
+
+def add_options(parser):
+    parser.add_argument(
+        "--device",
+        default=None,
+        metavar="DEVICE",
+        help="cuda, cpu or another kind of device (default: CUDA if there is any, else another "
+        "accelerator, else the CPU)",
+    )
+    parser.add_argument(
+        "--timeout",
+        default=600,
+        type=float,
+        metavar="S",
+        help="seconds without any progress after which the job ends (default: 600)",
+    )
+
+
+def device_kind(name):
+    """The kind of device to use and how many this process sees; the CPU has no number, so 0."""
+    accelerator = getattr(torch, "accelerator", None)
+    if name is None and torch.cuda.device_count() > 0:
+        name = "cuda"
+    elif name is None and accelerator is not None and accelerator.is_available():
+        name = accelerator.current_accelerator().type
+    kind = (name or "cpu").partition(":")[0]
+    if kind == "cpu":
+        return kind, 0
+    count = torch.cuda.device_count() if kind == "cuda" else getattr(torch, kind).device_count()
+    if count == 0:
+        exit_with_error(f"--device {name}: there is none here, or none is visible")
+    return kind, count
+
+
+def select_device(name, index, processes=1) -> torch.device:
+    """Device number `index`, made current; `processes` on this host want one each."""
+    kind, count = device_kind(name)
+    if kind == "cpu":
+        return torch.device("cpu")
+    wanted = max(processes, index + 1)
+    if wanted > count:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+        exit_with_error(
+            f"{wanted} processes on this node, {count} GPUs visible "
+            f"(CUDA_VISIBLE_DEVICES={visible})"
+        )
+    if kind == "cuda":
+        torch.cuda.set_device(index)
+    elif hasattr(getattr(torch, kind), "set_device"):
+        getattr(torch, kind).set_device(index)
+    return torch.device(kind, index)
+
+
+def select(args) -> torch.device:
+    """This rank's device, made current."""
+    # Not ranks.local_world_size(): if no launcher says how many processes this host has, those of
+    # other hosts must not count against its GPUs.
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return select_device(args.device, ranks.local_rank(), processes)
+
+
+def init_process_group(device: torch.device, timeout: float):
+    """Join the process group; `device` must be current, since NCCL's buffers go there.
+
+    `timeout` is the --timeout in seconds. If another rank has ended meanwhile, joining waits for
+    it, and no handler in Python is called. So SIGTERM does here what it does by default: until the
+    group exists, there is nothing to leave in order.
+    """
+    # The watch over the ranks knows more, so it speaks first.
+    wait = datetime.timedelta(seconds=timeout + 20)
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    options = {"timeout": wait}
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    if restart is not None:  # torchrun's store still has the addresses of the start before
+        store, rank, world = next(dist.rendezvous("env://", timeout=wait))
+        store.set_timeout(wait)
+        store = dist.PrefixStore(f"start{restart}", store)
+        options.update(store=store, rank=rank, world_size=world)
+    if device.type == "cuda":
+        dist.init_process_group(backend="nccl", device_id=device, **options)
+    else:
+        dist.init_process_group(backend="gloo" if device.type == "cpu" else None, **options)
+    signal.signal(signal.SIGTERM, handler)
+
+
+def home(args, gpus) -> torch.device:
+    """The device that holds the model: the first of `gpus`, or any other if there are none."""
+    if gpus and args.device in (None, "cuda"):
+        return select_device("cuda", gpus[0])
+    return select_device(args.device, 0)
+
+
+def ids(device: torch.device):
+    """The `device_ids` for DistributedDataParallel: this one device; None on the CPU."""
+    return [device] if device.type == "cuda" else None
+
+
+def data_parallel(model, gpus, device):
+    """The model on `gpus`; on another device the same model, also under the name `module`."""
+    if device.type == "cuda":
+        return nn.DataParallel(model, device_ids=gpus, output_device=gpus[0])
+    return nn.Sequential(collections.OrderedDict(module=model))

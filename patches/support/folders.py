@@ -1,0 +1,71 @@
+"""The folders of a data set: its classes, and what ImageFolder would read in another way."""
+
+import os
+
+from torchvision import datasets
+
+from .terminal import exit_with_error, warn
+
+LAYOUT = "expected DIR/train/CLASS/ and DIR/val/CLASS/, images in each"
+
+
+def class_names(folder) -> list:
+    """The names of the folders in `folder`, in the order in which ImageFolder numbers them.
+
+    None at all if `folder` is not a folder.
+    """
+    if not os.path.isdir(folder):
+        return []
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+
+
+def check(args):
+    """End, before anything has started, if ImageFolder would misread the data set `args.data`."""
+    train = checked_classes(os.path.join(args.data, "train"))
+    folder = os.path.join(args.data, "val")
+    val = checked_classes(folder)
+    if len(val) == 1 < len(train):
+        exit_with_error(f"{folder}: {val[0]} is the only class, train/ has {len(train)}; {LAYOUT}")
+    unknown = sorted(set(val) - set(train))
+    if unknown:
+        exit_with_error(f"{folder}: train/ has no class {', '.join(unknown)}")
+    missing = sorted(set(train) - set(val))
+    if missing:
+        some = ", ".join(missing[:5] + ["..."] * (len(missing) > 5))
+        count = f"{len(missing)} of the {len(train)} classes"
+        warn(f"{folder}: no images of {count} in train/: {some}")
+
+
+def checked_classes(folder) -> list:
+    """The class names in `folder`, of which each has an image; it ends in one line otherwise."""
+    names = class_names(folder)
+    hidden = [name for name in names if name.startswith(".")]
+    if hidden:
+        exit_with_error(
+            f"{folder}: a hidden folder would count as a class, remove it: {', '.join(hidden)}"
+        )
+    if os.path.isdir(folder):
+        files = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+        loose = next(filter(datasets.folder.is_image_file, files), None)
+        if loose:
+            exit_with_error(f"{folder}: {loose} is in no class folder; {LAYOUT}")
+    if not names:
+        exit_with_error(f"{folder}: there are no class folders; {LAYOUT}")
+    for name in names:
+        path = os.path.join(folder, name)
+        walk = os.walk(path, followlinks=True)
+        if not any(datasets.folder.is_image_file(file) for _, _, files in walk for file in files):
+            exit_with_error(f"{path}: there are no images; {LAYOUT}")
+    return names
+
+
+def relabel_like(dataset, training):
+    """Give `dataset`, in place, the labels that `training` has for the same folder names.
+
+    Both are ImageFolders. ImageFolder numbers what it finds, so a class that only `training` has
+    would shift the numbers of all after it.
+    """
+    labels = [training.class_to_idx[name] for name in dataset.classes]
+    dataset.samples = dataset.imgs = [(path, labels[label]) for path, label in dataset.samples]
+    dataset.targets = [label for _, label in dataset.samples]
+    dataset.classes, dataset.class_to_idx = training.classes, training.class_to_idx

@@ -1,0 +1,146 @@
+"""The model for the data, with as many outputs as there are classes, and its wrappers."""
+
+import os
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torchvision import models
+
+from . import ranks
+from .folders import class_names
+from .terminal import exit_with_error, print_once
+
+
+def add_options(parser):
+    parser.add_argument(
+        "--num-classes",
+        default=None,
+        type=int,
+        metavar="N",
+        help="outputs of the model (default: one for each class in train/)",
+    )
+
+
+def check(args):
+    """End, before anything has started, if the model cannot be trained on the data.
+
+    The first process of each host fetches the weights for --pretrained.
+    """
+    found = len(class_names(os.path.join(args.data, "train")))
+    if found == 0:
+        exit_with_error(f"--data {args.data}: there are no class folders in its train/")
+    if classes(args) < found:
+        exit_with_error(f"--num-classes {args.num_classes}: train/ has {found} classes")
+    reason = why_untrainable(args.arch, classes(args))
+    if reason:
+        exit_with_error(f"--arch {args.arch}: {reason}")
+    if args.pretrained:
+        weights = models.get_model_weights(args.arch).__members__
+        if "IMAGENET1K_V1" not in weights:
+            there = ", ".join(weights) or "none"
+            exit_with_error(
+                f"--pretrained: torchvision has no IMAGENET1K_V1 weights for {args.arch}, "
+                f"only {there}"
+            )
+        if ranks.is_first_on_host():
+            fetch_weights(weights["IMAGENET1K_V1"])
+
+
+def classes(args) -> int:
+    """How many outputs the model has: --num-classes, or one for each class in train/."""
+    return args.num_classes or len(class_names(os.path.join(args.data, "train")))
+
+
+def fetch_weights(weights):
+    """Download `weights` to where torch.hub keeps them, if not there; one line if that fails."""
+    try:
+        weights.get_state_dict(check_hash=True)
+    except Exception as error:
+        # No network, no such file, no space, a file cut short: each library has its own error.
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        folder = os.path.join(torch.hub.get_dir(), "checkpoints")
+        exit_with_error(
+            f"--pretrained: cannot get {weights.url} ({reason}); a copy of it in {folder} is used"
+        )
+
+
+def why_untrainable(arch, outputs):
+    """Why images of 224 x 224 and this loss cannot train `arch`, or None.
+
+    Tried with the shapes alone, on the meta device.
+    """
+
+    def on_meta(convert):
+        return lambda module, name, value: value if value is None else convert(value.to("meta"))
+
+    hooks = [
+        nn.modules.module.register_module_parameter_registration_hook(on_meta(nn.Parameter)),
+        nn.modules.module.register_module_buffer_registration_hook(on_meta(lambda value: value)),
+    ]
+    try:
+        with warnings.catch_warnings():
+            # What torchvision says about a model that is then refused is not the point.
+            warnings.simplefilter("ignore")
+            model = models.get_model(arch, num_classes=outputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    try:
+        output = model(torch.empty(2, 3, 224, 224, device="meta"))
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        return f"it does not take images of 224 x 224 ({reason})"
+    if not isinstance(output, torch.Tensor):
+        return f"in training it gives {type(output).__name__}, the loss takes one tensor"
+    return None
+
+
+def build(args, pretrained=False):
+    """The model `args.arch` with an output for each class, on the CPU.
+
+    Its weights are random, or those that torchvision's `pretrained=True` has always meant. The
+    first process of each host has fetched these, and alone reads them: DistributedDataParallel
+    gives all others what rank 0 has. A head for other classes than those of the weights is new.
+    """
+    outputs = classes(args)
+    if not pretrained or not ranks.is_first_on_host():
+        return models.get_model(args.arch, num_classes=outputs)
+    weights = models.get_model_weights(args.arch).IMAGENET1K_V1
+    whole = models.get_model(args.arch, weights=weights)
+    if outputs == len(weights.meta["categories"]):
+        return whole
+    model = models.get_model(args.arch, num_classes=outputs)
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    state = whole.state_dict().items()
+    fitting = {name: value for name, value in state if value.shape == shapes[name]}
+    model.load_state_dict(fitting, strict=False)
+    new = ", ".join(name for name in shapes if name not in fitting)
+    print_once(f"{args.arch}: {new} start at random, for {outputs} classes")
+    return model
+
+
+def unwrap(model):
+    """The model without the wrappers for several devices and for compilation.
+
+    A checkpoint has the keys of the model itself.
+    """
+    while hasattr(model, "module") or hasattr(model, "_orig_mod"):
+        model = model.module if hasattr(model, "module") else model._orig_mod
+    return model
+
+
+def for_validation(model):
+    """The model in evaluation mode, as a checkpoint would hold it. Collective under DDP.
+
+    In training each rank gathers running statistics of its own, and a checkpoint has those of
+    rank 0. DistributedDataParallel would send them to all in the next forward pass, and wait for a
+    rank that has no batch. So they are sent here, and the model is used without the wrapper.
+    """
+    model.eval()
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        return model
+    for buffer in model.buffers():
+        dist.broadcast(buffer, 0)
+    return model.module

@@ -1,0 +1,98 @@
+"""Seeds: all that a job draws in training follows from its seed, the epoch, the step and the rank.
+
+So a resumed run draws what the undisturbed one would have drawn, with any number of ranks, and no
+checkpoint holds the state of a random generator.
+"""
+
+import itertools
+import random
+
+import torch
+import torch.utils.data
+
+from . import ranks, stop
+
+
+def of_rank(seed: int) -> int:
+    """A seed for this rank, the given one for rank 0: with equal seeds all ranks augment alike.
+
+    The initial weights are those of rank 0 anyway: DistributedDataParallel sends them to all.
+    """
+    rank = ranks.rank()
+    return derived(seed, rank) if rank else seed
+
+
+def derived(*parts) -> int:
+    """A seed of 63 bits that follows from these numbers; other numbers give another seed."""
+    return random.Random(" ".join(map(str, parts))).getrandbits(63)
+
+
+def draw(seed) -> int:
+    """The seed of the job: `seed`, or if that is None a number that rank 0 draws. Collective."""
+    return ranks.broadcast(random.SystemRandom().getrandbits(31) if seed is None else seed)
+
+
+def seed_step(run, epoch: int, step: int):
+    """Seed what this step draws on this rank, in a model with dropout. Call it once per batch.
+
+    It also tells the watch in `stop` that the batch is there: a rank that still waits for its
+    batch is behind the others, and is named if the job hangs.
+    """
+    stop.beat()
+    seed = derived(run.seed, epoch, step + 1, ranks.rank())
+    # torch.manual_seed would go through all kinds of devices, and takes half a millisecond.
+    torch.default_generator.manual_seed(seed)
+    kind = next(run.model.parameters()).device.type
+    if kind != "cpu":
+        module = getattr(torch, kind)
+        getattr(module, "manual_seed_all", module.manual_seed)(seed)
+
+
+class SamplesLeft(torch.utils.data.Sampler):
+    """The samples of `sampler` that epoch `run.epoch` has left: pairs (index, augmentation seed).
+
+    Order and seeds follow from `run.seed` and the epoch alone, whichever process loads a sample.
+    The length is that of the whole epoch.
+    """
+
+    def __init__(self, sampler, run):
+        self.sampler, self.run = sampler, run
+
+    def __len__(self):
+        return len(self.sampler)
+
+    def __iter__(self):
+        seed, epoch = self.run.seed, self.run.epoch
+        if isinstance(self.sampler, torch.utils.data.RandomSampler):
+            self.sampler.generator = torch.Generator().manual_seed(derived(seed, epoch))
+        batch_size = self.run.args.batch_size
+        first = self.run.first_step(len(self), batch_size) * batch_size
+        for index in itertools.islice(self.sampler, first, None):
+            yield index, derived(seed, epoch, index)
+
+
+def shuffled(images, run) -> SamplesLeft:
+    """What an epoch of one process has left, in random order."""
+    return SamplesLeft(torch.utils.data.RandomSampler(images), run)
+
+
+class SeededImages(torch.utils.data.Dataset):
+    """The data set `images`, indexed by (index, seed): each sample is augmented by its own seed."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, sample):
+        index, seed = sample
+        # Without workers, these generators are those of the training itself.
+        states = random.getstate(), torch.get_rng_state()
+        random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        try:
+            return self.images[index]
+        finally:
+            random.setstate(states[0])
+            torch.set_rng_state(states[1])

@@ -1,0 +1,143 @@
+"""One numbering of the classes, and the layouts that are refused."""
+
+import argparse
+import re
+import warnings
+
+import pytest
+
+pytest.importorskip("torch")
+from PIL import Image  # noqa: E402
+from torchvision import datasets  # noqa: E402
+
+from patches.support import folders  # noqa: E402
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A function that makes a data set of these files and gives the arguments that name it."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.argv", ["distributed.py"])
+
+    def make(*files):
+        for file in files:
+            path = tmp_path / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir() if file.endswith("/") else Image.new("RGB", (8, 8)).save(path, "jpeg")
+        return argparse.Namespace(data=str(tmp_path))
+
+    return make
+
+
+def test_complete_data_set_passes_without_a_word(data, capsys):
+    args = data("train/a/1.jpg", "train/b/deep/2.PNG", "val/a/3.jpg", "val/b/4.jpg", "val/labels.txt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        folders.check(args)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (
+            ["val/a/1.jpg"],
+            "train: there are no class folders; expected DIR/train/CLASS/ and DIR/val/CLASS/",
+        ),
+        (
+            ["train/a/1.jpg"],
+            "val: there are no class folders; expected DIR/train/CLASS/ and DIR/val/CLASS/",
+        ),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/"], "val: there are no class folders; expected"),
+        (
+            ["train/a/1.jpg", "train/b/1.jpg", "val/1.jpg"],
+            "val: 1.jpg is in no class folder; expected",
+        ),
+        (
+            ["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/2.png"],
+            "val: 2.png is in no class folder; expected",
+        ),
+        (
+            ["train/a/1.jpg", "train/b/", "val/a/1.jpg", "val/b/1.jpg"],
+            "train/b: there are no images; expected",
+        ),
+        (
+            ["train/a/1.jpg", "train/b/1.txt", "val/a/1.jpg"],
+            "train/b: there are no images; expected",
+        ),
+        (["train/a/1.jpg", "val/a/"], "val/a: there are no images; expected"),
+        (
+            ["train/a/1.jpg", "train/.ipynb_checkpoints/", "val/a/1.jpg"],
+            "remove it: .ipynb_checkpoints",
+        ),
+        (
+            ["train/a/1.jpg", "val/a/1.jpg", "val/.x/1.jpg"],
+            "val: a hidden folder would count as a class, ",
+        ),
+        (
+            ["train/a/1.jpg", "train/b/1.jpg", "val/all/1.jpg"],
+            "val: all is the only class, train/ has 2; expected",
+        ),
+        (
+            ["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"],
+            "val: a is the only class, train/ has 2; expected",
+        ),
+        (
+            ["train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg", "val/c/1.jpg"],
+            "val: train/ has no class c",
+        ),
+        (["train/a/1.jpg", "val/b/1.jpg"], "val: train/ has no class b"),
+    ],
+)
+def test_other_layout_is_refused_in_one_line_of_the_first_process(data, capsys, monkeypatch, files, words):
+    args = data(*files)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        with pytest.raises(SystemExit) as ended:
+            folders.check(args)
+        assert ended.value.code == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == (1 if rank == "0" else 0)
+        if rank == "0":
+            assert err.startswith(f"distributed.py: error: {args.data}/")
+            assert words in err
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [("abc", "no images of 1 of the 3 classes in train/: b"), ("acdefghi", "6 of the 8.*d, e, ")],
+)
+def test_class_without_validation_images_is_a_warning_of_rank_0(data, monkeypatch, capsys, classes, words):
+    args = data(*(f"train/{name}/1.jpg" for name in classes), "val/a/1.jpg", "val/c/1.jpg")
+    folders.check(args)
+    err = capsys.readouterr().err
+    assert err.startswith("distributed.py: warning: ") and re.search(words, err) and err.count("\n") == 1
+    monkeypatch.setenv("RANK", "1")
+    folders.check(args)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("val", [["a", "c"], ["b", "c"], ["c", "d", "b", "a"]])
+def test_validation_images_get_the_labels_that_training_has_for_their_folder(data, tmp_path, val):
+    data(
+        *(f"train/{name}/1.jpg" for name in "abcd"),
+        *(f"val/{name}/{n}.jpg" for name in val for n in (1, 2)),
+    )
+    training = datasets.ImageFolder(tmp_path / "train")
+    dataset = datasets.ImageFolder(tmp_path / "val")
+    assert folders.relabel_like(dataset, training) is None
+    assert len(dataset) == 2 * len(val)
+    wanted = [("abcd".index(name)) for name in sorted(val) for _ in (1, 2)]
+    assert [dataset[i][1] for i in range(len(dataset))] == wanted == dataset.targets
+    assert [path.split("/")[-2] for path, _ in dataset.imgs] == [dataset.classes[label] for label in wanted]
+    assert training.targets == [0, 1, 2, 3]
+
+
+def test_class_names_are_those_that_image_folder_numbers(data, tmp_path):
+    data("b/1.jpg", "B/1.jpg", "a/1.jpg", "c.jpg")
+    names = folders.class_names(tmp_path)
+    assert names == ["B", "a", "b"] == datasets.ImageFolder(tmp_path).classes
+    assert folders.class_names(tmp_path / "c.jpg") == folders.class_names(tmp_path / "d") == []
