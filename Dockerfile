@@ -7,7 +7,7 @@
 #     torchrun --nproc_per_node=8 build/distributed.py --data /data --arch vit_l_16 --epochs 400 --batch-size 768 --learning-rate 0.001
 #
 # --ipc=host (or --shm-size=16g): data loading workers pass batches through /dev/shm, and docker's default of 64 MB is too small.
-# The README says which torch goes with which driver. For one that runs no CUDA 13, such as a driver for CUDA 12.2:
+# docs/training.md says which torch goes with which driver. For one that runs no CUDA 13, such as a driver for CUDA 12.2:
 #
 #   docker build -t patcher --build-arg TORCH=2.4.1 --build-arg TORCHVISION=0.19.1 .
 #

@@ -66,10 +66,10 @@ def main() -> None:
         build, script = folder / "build", folder / "distributed.py"
 
         cpu_seconds(APPLY, folder)
-        expected = {path.name: path.read_bytes() for path in build.iterdir()}
+        expected = {path: path.read_bytes() for path in build.rglob("*.*")}
 
         def intact() -> None:
-            assert {path.name: path.read_bytes() for path in build.iterdir()} == expected
+            assert {path: path.read_bytes() for path in build.rglob("*.*")} == expected
 
         def clean() -> None:
             shutil.rmtree(build)

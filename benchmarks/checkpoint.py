@@ -28,9 +28,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def built(folder: Path):
-    """The script of the series `standard` as a module."""
+    """The script of the series `standard` as a module, with the modules that it imports."""
     command = [sys.executable, "-m", "patcher", "apply", "--out", str(folder / "build")]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    sys.path.insert(0, str(folder / "build"))
     spec = importlib.util.spec_from_file_location("distributed", folder / "build" / "distributed.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -63,8 +64,7 @@ def measure(script, arch: str, batch_size: int, runs: int) -> None:
     step()
     steps = [seconds(step) for _ in range(3)]
     times = {"ours": [], "best": [], "plain": []}
-    state = {"epoch": 1, "arch": arch, "state_dict": {}, "best_acc1": 0.0}
-    whole = script.whole_state(state, model, optimizer, args)
+    whole = {"epoch": 1, "arch": arch, **script.checkpoint.start(model, optimizer, args).state()}
     for turn in range(runs + WARM):
         turns = {
             "ours": (script.save_checkpoint, whole, False),

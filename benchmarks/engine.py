@@ -82,44 +82,54 @@ from pathlib import Path
 from patcher.engine import render
 from patcher.project import Project, Request
 root = Path({root!r})
-patches = Project(root).patches_of(Request("standard"))[:15]
+project = Project(root)
+patches, support = project.patches_of(Request("standard"))[:15], project.support()
 files = [(p.name, p.read_bytes()) for p in sorted((root / "upstream").glob("*.py"))] * 3
-out = [render(name, source, patches).after for name, source in files]
+out = [render(name, source, patches, support).after for name, source in files]
 """
 COMMANDS = """\
 import sys
 from pathlib import Path
 import libcst
 from libcst.codemod import Codemod, CodemodContext
-from patcher.engine import Printer
+from patcher.draft import Draft
+from patcher.engine import Printer, finish
 from patcher.project import Project, Request
 root = Path({root!r})
-patches = Project(root).patches_of(Request("standard"))[:15]
+project = Project(root)
+patches, support = project.patches_of(Request("standard"))[:15], project.support()
 
 class Command(Codemod):
-    def __init__(self, patch, context):
-        super().__init__(context)
+    def __init__(self, patch, draft):
+        super().__init__(CodemodContext())
         self.patch = patch.fresh()
+        self.patch.draft = draft
 
     def transform_module_impl(self, tree):
         patch, printer = self.patch, Printer()
         patch.module, patch.text = tree, lambda statement: printer.text(tree, statement)
-        body = [node if patch.is_added(node) else node.visit(patch) for node in tree.body]
-        body = [node for node in body if isinstance(node, libcst.CSTNode)]
-        for insert in patch.insertions:
-            body = list(insert(body))
-        return tree.with_changes(body=body)
+        return tree.with_changes(body=[node.visit(patch) for node in tree.body])
+
+class Finish(Codemod):
+    def __init__(self, pristine, draft):
+        super().__init__(CodemodContext())
+        self.pristine, self.draft = pristine, draft
+
+    def transform_module_impl(self, tree):
+        return finish(self.pristine, tree, self.draft)
 
 files = [(p.name, p.read_bytes()) for p in sorted((root / "upstream").glob("*.py"))] * 3
 out = []
 for name, source in files:
-    for patch in patches:
-        if name in patch.sites:
-            source = Command(patch, CodemodContext()).transform_module(libcst.parse_module(source)).bytes
+    pristine, draft = libcst.parse_module(source), Draft(source, support)
+    commands = [Command(patch, draft) for patch in patches if name in patch.sites]
+    for command in [*commands, Finish(pristine, draft)]:
+        source = command.transform_module(libcst.parse_module(source)).bytes
     out.append(source)
 """
 # Commands that do not know of each other insert functions in another order, so lines are compared without it.
-HASH = "import hashlib; print([hashlib.sha256(repr(sorted(b.split(b'\\n'))).encode()).hexdigest() for b in out])\n"
+LINES = "sorted(filter(bytes.strip, b.split(b'\\n')))"
+HASH = f"import hashlib; print([hashlib.sha256(repr({LINES}).encode()).hexdigest() for b in out])\n"
 
 
 class Tool(NamedTuple):

@@ -7,9 +7,11 @@ import venv
 from pathlib import Path
 
 import pytest
+from conftest import files_in
 
 REPO = Path(__file__).resolve().parent.parent
 README = (REPO / "README.md").read_text()
+PAGES = [REPO / "README.md", REPO / "upstream/README.md", *sorted((REPO / "docs").glob("*.md"))]
 
 
 def test_the_patch_table_of_the_readme_is_what_list_prints(project, patcher):
@@ -18,24 +20,30 @@ def test_the_patch_table_of_the_readme_is_what_list_prints(project, patcher):
     assert table.count("\n") > 3
 
 
-def test_the_worked_example_of_the_readme_is_a_patch_that_applies(project, patcher):
+def test_the_worked_example_of_the_readme_is_a_patch_of_the_series():
     source = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
-    (project / "patches" / "print_freq.py").write_text(source)
-    (project / "patches" / "__init__.py").write_text('SERIES = {"mine": {"print_freq": {}}}\nDEFAULT = "mine"\n')
-    assert patcher("apply").code == 0
-    for name in ("distributed.py", "dataparallel.py"):
-        before = (project / "upstream" / name).read_text()
-        after = (project / "build" / name).read_text().partition("\n")[2]
-        assert after == before.replace("default=10,", "default=100,") != before
+    assert source == (REPO / "patches/expected_world.py").read_text()
 
 
-def test_the_readme_and_the_help_name_only_commands_and_options_that_exist(patcher):
-    """Every `python -m patcher ...` of the README parses; that they also work is what the other tests show."""
-    lines = re.findall(r"^ *python -m patcher (.*?)(?: +#.*)?$", README, re.MULTILINE)
-    lines += re.findall(r"`python -m patcher (?!COMMAND)(.*?)`", README)
-    assert len(lines) > 8
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_only_commands_options_files_and_pages_that_exist(patcher, page):
+    """Every `python -m patcher ...` in it parses; that they also work is what the other tests show."""
+    text = page.read_text()
+    lines = re.findall(r"^ *python -m patcher (.*?)(?: +#.*)?$", text, re.MULTILINE)
+    lines += re.findall(r"`python -m patcher (?!COMMAND)(.*?)`", text)
     for line in lines:
         assert patcher(*line.split(), "--help").code == 0, line
+    targets = {target.partition("#")[0] for target in re.findall(r"\]\((?!https?:)(.*?)\)", text)}
+    folders = "patcher|patches|tests|docs|benchmarks|examples|upstream|.github"
+    named = re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.-]*\w(?![*<\w])", text)
+    missing = [name for name in named if not (REPO / name).exists()]
+    assert missing == [] == [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_the_readme_is_a_first_screen_and_leads_to_every_page():
+    assert README.count("\n") <= 200
+    assert [line for line in README.split("\n") if len(line) > 120 and not line.startswith("|")] == []
+    assert all(f"docs/{page.name}" in README for page in PAGES if page.parent.name == "docs")
 
 
 def test_the_dockerfile_is_linted_and_builds_on_any_base(tmp_path):
@@ -68,9 +76,9 @@ def test_an_installed_patcher_builds_the_same_bytes_in_an_empty_folder(installed
     done = subprocess.run([installed / "patcher", "apply"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert patcher("apply").code == 0
-    theirs = {path.name: path.read_bytes() for path in (tmp_path / "build").iterdir()}
-    assert theirs == {path.name: path.read_bytes() for path in (project / "build").iterdir()}
-    assert set(theirs) == {"distributed.py", "dataparallel.py", "manifest.json"}
+    theirs = files_in(tmp_path / "build")
+    assert theirs == files_in(project / "build")
+    assert {"distributed.py", "dataparallel.py", "manifest.json", "support/__init__.py"} <= set(theirs)
 
 
 def test_installing_brings_libcst_alone_and_adds_one_name(installed, tmp_path):

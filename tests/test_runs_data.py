@@ -19,7 +19,8 @@ def driver(tmp_path):
     def driver(code):
         path = tmp_path / "driver.py"
         start = "import json, os, runpy, sys, warnings\nimport torch\nsys.argv = sys.argv[1:]\n"
-        path.write_text(f"{start}{textwrap.dedent(code)}\nrunpy.run_path(sys.argv[0], run_name='__main__')\n")
+        end = "sys.path[0] = os.path.dirname(sys.argv[0])\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+        path.write_text(f"{start}{textwrap.dedent(code)}\n{end}")
         return path
 
     return driver

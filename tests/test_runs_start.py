@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -48,7 +49,10 @@ def test_each_process_takes_its_own_device_under_every_launcher(launcher, option
     assert len(re.findall(r"^ \* Acc@1 [\d.]+ Acc@5 [\d.]+$", out, re.MULTILINE)) == 1
     expected = f"topology: hosts=1 processes={world} per_host={world} device=cuda:0 batch={4 // world} global_batch=4 "
     assert expected in out
-    assert ("no launcher: this one process is the whole world" in out) == (world == 1)
+    assert out.count("no launcher: running as a single process\n") == (world == 1)
+    resumed = f"resumed from {weights}: 1 epochs and 0 steps done, best Acc@1 10.000; there is no optimizer in it: "
+    assert out.count(f"\n{resumed}its momentum starts at zero\n") == out.count("resumed from") == 1
+    assert "random weights" not in out
     assert "destroy_process_group" not in result.err
 
 
@@ -110,14 +114,18 @@ def test_dataparallel_runs_on_what_there_is(options, gpus, device, build_of, run
     assert result.status == 0, result.err
     assert f"device={device} " in result.outs[0]
     assert " * Acc@1 " in result.outs[0]
+    assert [line.partition("; ")[0] for line in result.outs[0].splitlines() if "resumed" in line] == [
+        f"resumed from {weights}: 1 epochs and 0 steps done, best Acc@1 10.000"
+    ]
+    assert "random weights" not in result.outs[0]
     assert bool(of(result, "DataParallel")) == (device != "cpu")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["-j", "-1"], "--workers -1: expected is 0 or more"),
-        (["--expect-world", "4"], "--expect-world 4: the processes of this job are 2\n"),
+        (["-j", "-1"], "--workers -1: expected 0 to 1024\n"),
+        (["--expect-world", "4"], "--expect-world 4: this job has 2 processes\n"),
         (["--pretrained"], "--pretrained: cannot get https://download.pytorch.org/models/"),
     ],
 )
@@ -171,18 +179,78 @@ def test_device_that_is_not_there_is_one_line(build_of, run, data, weights):
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("name", ["distributed.py", "dataparallel.py"])
-def test_help_is_there_without_having_imported_the_compiler(name, build_of, run):
-    code = (
-        "import atexit, runpy, sys; sys.argv = sys.argv[1:]; "
-        "atexit.register(lambda: print('torch._dynamo' in sys.modules)); "
-        "runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    for option, imported in (("--help", False), ("--epochs=none", True)):
-        result = run("-c", code, build_of() / name, option, gpus=None)
-        assert result.status == (2 if imported else 0)
-        assert ("resnet18" in result.outs[0]) != imported  # names of models
-        assert result.outs[0].splitlines()[-1] == str(imported)
+SCRIPTS = pytest.mark.parametrize("name", ["distributed.py", "dataparallel.py"])
+
+
+@SCRIPTS
+def test_help_names_every_model_and_option(name, build_of, run):
+    shown = run(build_of() / name, "--help", gpus=None)
+    assert (shown.status, shown.err) == (0, "")
+    text = " ".join(shown.outs[0].split())
+    for word in ("resnet18", "vit_b_16", "--resume PATH", "--output-dir DIR", "--device DEVICE", "--save-every N"):
+        assert word in text
+    assert list(shown.folder.iterdir()) == []
+
+
+@SCRIPTS
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--workers", "3000000000"], "--workers 3000000000: expected 0 to 1024"),
+        (["--lr", "nan"], "--lr nan: expected 0 to 1000"),
+    ],
+)
+def test_a_senseless_number_is_one_line_before_anything_starts(name, options, words, build_of, run, data, weights):
+    result = run(build_of() / name, "--data", data, *VALIDATE, weights, *options, gpus=2)
+    assert result.status == 2
+    said = [line for line in result.err.splitlines() if not line.startswith("stand-in: ")]
+    assert said == [f"{name}: error: {words}"]
+    assert result.outs == ["no launcher: running as a single process\n" if name == "distributed.py" else ""]
+    assert result.events == [] and list(result.folder.iterdir()) == []
+
+
+# The scripts and support/ beside them
+
+
+@SCRIPTS
+def test_a_copied_build_runs_from_any_working_directory(name, build_of, run, data, weights, tmp_path):
+    shutil.copytree(build_of(), tmp_path / "another place" / "copy")
+    for folder in (tmp_path / "run", tmp_path / "another place"):  # in the working directory, and above the scripts
+        (folder / "support").mkdir()
+        (folder / "support" / "__init__.py").write_text("raise SystemExit('the wrong support/')")
+    torchrun = [*TORCHRUN, "--nproc_per_node=2"] if name == "distributed.py" else []
+    script = os.path.join("..", "another place", "copy", name)
+    result = run(*torchrun, script, "--data", data, *VALIDATE, weights, gpus=None)
+    assert result.status == 0, result.err
+    assert "".join(result.outs).count("\n * Acc@1 ") == 1
+    assert result.folder.joinpath("support").exists() and len(list(result.folder.iterdir())) == 1
+
+
+@SCRIPTS
+def test_a_script_without_its_folder_or_beside_another_one_says_so_in_one_line(name, build_of, run, data, tmp_path):
+    def said(folder):
+        result = run(folder / name, "--data", data, gpus=None)
+        assert result.status == 1 and result.outs == [""] and list(result.folder.iterdir()) == []
+        start = f"{folder / name}: needs the folder support/ that was built with it: "
+        assert result.err.startswith(start) and result.err.endswith("\n") and result.err.count("\n") == 1
+        return result.err[len(start) :].strip()
+
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(build_of() / name, alone)
+    assert said(alone) == "No module named 'support'"
+
+    for what in ("other", "incomplete"):
+        shutil.copytree(build_of(), tmp_path / what)
+    module = tmp_path / "other" / "support" / "seeds.py"
+    head, rest = module.read_text().split("\n", 1)
+    (build,) = re.findall(r", build (\w+): edit", (build_of() / name).read_text().split("\n", 1)[0])
+    assert build in head
+    module.write_text(head.replace(build, "0123456789ab") + "\n" + rest)
+    assert said(tmp_path / "other") == f"{module} is not of the script's build, {build}"
+
+    (tmp_path / "incomplete" / "support" / "saved.py").unlink()  # which the scripts themselves do not import
+    assert said(tmp_path / "incomplete").startswith("cannot import name 'saved' from ")
 
 
 def ranks_of(agent: int) -> set[int]:

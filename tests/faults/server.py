@@ -108,6 +108,7 @@ def main(script):
     import torch.distributed  # noqa: F401
     import torchvision.transforms  # noqa: F401
 
+    sys.path.insert(0, str(Path(script).parent))  # as Python does for a script: support/ is beside it
     code = compile(Path(script).read_bytes(), script, "exec")
     jobs, rest = [], b""
     while True:

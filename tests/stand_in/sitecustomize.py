@@ -9,7 +9,8 @@ interest appends one line of JSON to FILE, with the process id and RANK.
 
 What it does not prove: anything about CUDA, NCCL (gloo takes its place), speed, device memory, or that a
 tensor is on the right device. Tensors stay on the CPU, and `torch.cuda.is_available()` stays False: a script that asks
-first goes its own way to the CPU, and only a script that takes its GPUs for granted meets the pretended ones.
+first goes its own way to the CPU, and only a script that takes its GPUs for granted meets the pretended ones. The
+modules of `support/` are told that a parameter is where its model was sent; torch itself has to know better.
 """
 
 import functools
@@ -85,13 +86,33 @@ def play(torch, devices):
 
         return wrapper
 
+    def pretends(to):
+        """`Module.to` whose parameters remember where they were sent."""
+
+        def wrapper(self, *args, **kwargs):
+            result, target = to(self, *args, **kwargs), kwargs.get("device", args[0] if args else None)
+            if isinstance(target, (str, torch.device)) and torch.device(target).type == "cuda":
+                for parameter in self.parameters():
+                    parameter.pretended = torch.device("cuda", existing(target))
+            return result
+
+        return wrapper
+
+    true_device = torch.Tensor.device
+
+    def told(tensor):
+        asks = sys._getframe(1).f_globals.get("__name__", "")
+        pretended = getattr(tensor, "pretended", None) if asks.startswith("support.") else None
+        return pretended or true_device.__get__(tensor)
+
     torch.cuda.device_count = device_count
     torch.cuda.set_device = set_device
     torch.cuda.current_device = lambda: existing(None)
     torch.Tensor.cuda = cuda
     torch.nn.Module.cuda = cuda
     torch.Tensor.to = stays(torch.Tensor.to)
-    torch.nn.Module.to = stays(torch.nn.Module.to)
+    torch.nn.Module.to = pretends(stays(torch.nn.Module.to))
+    torch.Tensor.device = property(told)
 
     start = dist.init_process_group
 

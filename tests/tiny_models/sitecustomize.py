@@ -1,9 +1,10 @@
-"""Two small models in `torchvision.models`, for runs of whole scripts whose subject is not the model.
+"""Three small models in `torchvision.models`, for runs of whole scripts whose subject is not the model.
 
     PYTHONPATH=tests/tiny_models FAKE_GPUS=2 python build/dataparallel.py --arch gray ...
 
 `gray` knows the class of an image of one grey: exactly, without training. `tiny` has to be trained, and has
-running statistics, which each rank gathers for itself. The stand-in for `torch.cuda` comes along.
+running statistics, which each rank gathers for itself. `steep` is `tiny` with scores so large that a step or two at
+any common learning rate overflows. The stand-in for `torch.cuda` comes along.
 """
 
 import runpy
@@ -36,7 +37,14 @@ def add_models(models):
     def tiny(*, weights=None, num_classes=1000, **kwargs):
         return nn.Sequential(nn.AvgPool2d(56), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, num_classes))
 
-    for builder in (gray, tiny):
+    class Steep(nn.Sequential):
+        def forward(self, images):
+            return 1e36 * super().forward(images)
+
+    def steep(*, weights=None, num_classes=1000, **kwargs):
+        return Steep(tiny(num_classes=num_classes))
+
+    for builder in (gray, tiny, steep):
         builder.__module__ = "torchvision.models.small"  # list_models(module=torchvision.models) goes by that
         setattr(models, builder.__name__, register_model()(builder))
 
