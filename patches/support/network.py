@@ -1,6 +1,7 @@
 """The model for the data, with as many outputs as there are classes, and its wrappers."""
 
 import os
+import time
 import warnings
 
 import torch
@@ -143,4 +144,7 @@ def for_validation(model):
         return model
     for buffer in model.buffers():
         dist.broadcast(buffer, 0)
+    # Loading processes are forked next. A thread of gloo that lets go of its last tensor just then
+    # would leave a lock of Python 3.11 taken in them, and they would never begin.
+    time.sleep(0.1)
     return model.module
