@@ -75,7 +75,7 @@ class Draft:
         for node in cst.parse_module(self.support.get(module, b"")).body:
             if isinstance(node, cst.FunctionDef) and node.name.value == "add_options":
                 own = node.params.params[0].name.value
-                self.added_options += [_renamed(line, own, parser) for line in node.body.body]
+                self.added_options += [syntax.replaced(line, own, cst.Name(parser)) for line in node.body.body]
             elif isinstance(node, cst.FunctionDef):
                 self._bind(node.name.value, function if node.name.value == called else MODULE)
                 self.added_functions.append(node)
@@ -139,12 +139,6 @@ class Draft:
             body = [n for n in body if not _guarded(n)]
             body.insert(places.end_of_imports(body), parse(_import_statement(names)))
         return module.with_changes(body=body)
-
-
-def _renamed(line: cst.BaseStatement, old: str, new: str) -> cst.BaseStatement:
-    for node in [n for n in syntax.descendants(line) if old != new and syntax.is_name(n, old)]:
-        line = line.deep_replace(node, node.with_changes(value=new))
-    return line
 
 
 def _import_statement(names: list[str]) -> str:

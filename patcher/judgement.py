@@ -68,6 +68,7 @@ def _verdicts(project: Project, chosen: Mapping, scripts: Mapping[str, bytes], p
     tables: dict[str, list[Outcome]] = {}
     patches: dict[str, dict[str, Patch]] = {}
     failed: dict[str, Problem] = {}
+    support = project.support()
     for series in project.all_series():
         patches[series] = {patch.slug(): patch for patch in project.patches_of(Request(series))}
         for patch in patches[series].values():
@@ -76,15 +77,18 @@ def _verdicts(project: Project, chosen: Mapping, scripts: Mapping[str, bytes], p
                 failed.setdefault(f"{patch.slug()} {name}", Problem(message, file=f"patches/{patch.slug()}.py"))
         tables[series] = []
         for name, source in scripts.items():
-            tables[series] += _outcomes(project, name, chosen[name], source, [*patches[series].values()], failed)
+            tables[series] += _outcomes(project, chosen, name, source, [*patches[series].values()], support, failed)
     texts = verdicts.Texts(scripts, present.scripts)
     problems, candidates = verdicts.problems(project, tables, patches, chosen, texts)
     return tables, problems, list(failed.values()), {"candidates": candidates}
 
 
-def _outcomes(project: Project, name: str, place: str, source: bytes, patches, failed: dict) -> Sequence[Outcome]:
+def _outcomes(
+    project: Project, chosen: Mapping, name: str, source: bytes, patches, support: Mapping[str, bytes], failed: dict
+) -> Sequence[Outcome]:
+    place = chosen[name]
     try:
-        return engine.render(name, source, patches, project.support()).outcomes
+        return engine.render(name, source, patches, support).outcomes
     except Problem as problem:
         if not problem.file.startswith("patches/"):
             problem.file = place

@@ -31,9 +31,7 @@ def insert(
     `order` gives the rank of a statement that stands there already, so that those that are put
     there later stand where they would have come first.
     """
-
-    skips = any(isinstance(node, cst.Continue) for node in syntax.descendants(function))
-    if place is Place.LAST_IN_LOOP and skips:
+    if place is Place.LAST_IN_LOOP and any(isinstance(node, cst.Continue) for node in syntax.descendants(function)):
         return function
 
     def edit(block: cst.IndentedBlock, at: int) -> cst.IndentedBlock:

@@ -153,8 +153,9 @@ class _Replacer:
         return True
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
-        if isinstance(original, cst.Attribute):  # its second part is no variable
-            return updated.with_changes(attr=original.attr)
+        for kind, part in ((cst.Attribute, "attr"), (cst.Arg, "keyword")):  # names that are no variables
+            if isinstance(original, kind) and getattr(updated, part) is not getattr(original, part):
+                return updated.with_changes(**{part: getattr(original, part)})
         return self.new if is_name(original, self.name) else updated
 
 

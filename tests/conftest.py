@@ -202,6 +202,15 @@ def load(path: Path, name: str = "script"):
     return module
 
 
+def ending(capsys, function, *args) -> str:
+    """The line with which a call ends the run."""
+    with pytest.raises(SystemExit) as ended:
+        function(*args)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
 # Ring 3: real processes
 
 

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import REPO, load  # noqa: E402
+from conftest import REPO, ending, load  # noqa: E402
 
 from patches.support import checkpoint, network, ranks, saved, stop  # noqa: E402
 
@@ -27,15 +27,6 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setattr(stop, "_watch", None)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-
-
-def ending(capsys, function, *args) -> str:
-    """The line with which a call ends the run."""
-    with pytest.raises(SystemExit) as ended:
-        function(*args)
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
 
 
 def settings(**more):

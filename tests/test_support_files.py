@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from conftest import ending  # noqa: E402
+
 from patches.support import files  # noqa: E402
 
 
@@ -19,15 +21,6 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py"])
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-
-
-def ending(capsys, function, *args) -> str:
-    """The line with which a call ends the run."""
-    with pytest.raises(SystemExit) as ended:
-        function(*args)
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
 
 
 def write(path, content, **more):

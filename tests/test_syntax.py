@@ -107,3 +107,9 @@ def test_statements_of_code_keep_the_blank_line_above(newline):
     first, second = syntax.statements("\na()\nif b:\n    c()\n", newline)
     assert cst.Module([first, second]).code.replace("\r\n", "\n") == "\na()\nif b:\n    c()\n"
     assert len(first.leading_lines) == 1 and not second.leading_lines
+
+
+def test_variable_is_replaced_and_not_an_attribute_or_a_keyword_of_its_name():
+    line = cst.parse_statement("best = max(best, run.best, f(best=best.best))\n")
+    new = syntax.replaced(line, "best", cst.parse_expression("run.top"))
+    assert cst.Module([new]).code == "run.top = max(run.top, run.best, f(best=run.top.best))\n"
