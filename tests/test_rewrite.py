@@ -8,12 +8,13 @@ import signal
 import stat
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from conftest import REPO, environment, tree
 
-from patcher.rewrite import command, write
+from patcher.rewrite import command, report, write
 from patcher.rewrite.core import PATCHES
 from patcher.rewrite.files import find
 
@@ -72,6 +73,60 @@ def test_diff_can_be_applied_with_what_is_said_below_it(folder, patcher, tool):
     assert {name: entry for name, entry in tree(folder).items() if not name.endswith(".orig")} == written
 
 
+@pytest.mark.parametrize(
+    "here, path, where",
+    [
+        ("work", "{}", "work"),
+        ("work", "{}/sub", "work"),
+        ("work/sub", "{}/sub", "work/sub"),
+        ("work/sub", "../sub/../sub/", "work/sub"),
+        ("work/sub", "..", "work"),
+        ("work/sub", "{}", "work"),
+        ("elsewhere", "{}", "work"),
+        ("elsewhere", "{}/sub/deep.py", "work"),
+        ("elsewhere", "../work", "work"),
+        (".", "{}", "work"),
+        (".", "work", "."),
+        ("work", "../elsewhere", "elsewhere"),
+        ("elsewhere", "{}/sub/../../work/link", "work"),
+    ],
+)
+def test_diff_can_be_applied_in_the_tree_however_the_files_are_named(
+    repository, patcher, monkeypatch, here, path, where
+):
+    """T18: the names in a diff are relative to the working directory or the repository, also for absolute paths."""
+    put(repository.parent / "elsewhere", a=OLD)
+    os.symlink("sub", "link")
+    monkeypatch.chdir(repository.parent / here)
+    path = path.format(repository)
+    result = patcher("rewrite", path)
+    assert result.code == 1
+    where = repository.parent / where
+    assert (f"; the diff applies in {where}" in result.out) == (where.resolve() != Path.cwd())
+    monkeypatch.chdir(where)
+    subprocess.run(["git", "apply"], input=result.stdout, check=True, capture_output=True)
+    monkeypatch.chdir(repository.parent / here)
+    assert " rewritten" not in patcher("rewrite", path).out
+
+
+def test_base_of_the_diff_is_one_for_programs_too(repository, patcher, monkeypatch):
+    """T18: json says where the diffs apply."""
+    monkeypatch.chdir("sub")
+    assert json.loads(patcher("rewrite", "--format", "json", "..").stdout)["base"] == str(repository)
+    assert json.loads(patcher("rewrite", "--format", "json", ".").stdout)["base"] == ""
+
+
+@pytest.mark.parametrize("name", [b"t\tab", b'q"uote', b"s pace", b"\xff", "ä".encode(), b"n\nl", b"back\\slash"])
+def test_diff_of_a_file_with_a_strange_name_can_be_applied(folder, process, name):
+    """T6: a name with other bytes than text is spelled as git spells it."""
+    path = Path(os.fsdecode(name + b".py"))
+    path.write_bytes(OLD)
+    result = process("rewrite", ".", cwd=folder)
+    subprocess.run(["git", "apply"], input=result.stdout, check=True, capture_output=True)
+    assert path.read_bytes() == NEW
+    assert len(list(folder.iterdir())) == 1
+
+
 def test_write_writes_and_a_second_run_changes_nothing(folder, patcher):
     put(folder, a=OLD, b=OTHER)
     result = patcher("rewrite", "--write", "a.py", "b.py")
@@ -115,6 +170,25 @@ def test_both_spellings_are_added_where_that_is_asked_for(folder, patcher):
     assert patcher("rewrite", "a.py").code == 0
     assert patcher("rewrite", "--write", "--both-spellings", "a.py").code == 0
     assert (folder / "a.py").read_bytes() == NEW.replace(b"'--local_rank'", b"'--local_rank', '--local-rank'")
+
+
+def lines(*paths: str, verbose: bool) -> list[str]:
+    arguments = {"select": [], "exclude": [], "jobs": 1, "format": "text", "write": False, "both_spellings": False}
+    return [line for line, _ in report.text(command.run(Namespace(paths=paths, verbose=verbose, **arguments)))]
+
+
+def test_what_is_already_right_is_named_if_that_is_asked_for(folder):
+    """T16: with -v a file that is already right is named, with the line that makes it so."""
+    put(folder, a=NEW, b=OTHER, c=OLD + b"m = correct[:k].reshape(-1)\n")
+    counted = "3 files: 1 rewritten, 2 edits, 1 already, 1 nothing to do; nothing was written, --write does that"
+    assert lines(".", verbose=False) == ["c.py: rewritten 2 (local_rank_from_env 1, reshape_topk 1)", counted]
+    rank, topk, edits, other, last = lines(".", verbose=True)
+    assert rank.startswith("a.py:2:") and ": already: local_rank_from_env: " in rank
+    assert topk.startswith("a.py:3:5: already: reshape_topk: ")
+    assert edits == "c.py: rewritten 2 (local_rank_from_env 1, reshape_topk 1)"
+    assert other.startswith("c.py:4:5: already: reshape_topk: ")
+    assert last == counted
+    assert lines("a.py", verbose=True)[:3] == ["a.py: already", rank, topk]
 
 
 # Bytes
@@ -376,6 +450,73 @@ def test_folder_outside_of_git_is_walked_without_what_nobody_edits(folder, monke
     assert names(".") == ["a.py", "sub/b.py"]
 
 
+def test_repository_in_a_folder_that_is_none_is_searched_as_git_sees_it(repository, monkeypatch):
+    """T3: what git ignores is left alone also in a repository below the folder that is named."""
+    monkeypatch.chdir(repository.parent)
+    put(repository.parent, own=OLD)
+    assert names(".") == ["own.py", "work/new.py", "work/sub/deep.py", "work/tracked.py"]
+
+
+@pytest.fixture
+def dubious(repository, monkeypatch):
+    """A repository that git takes for that of another user."""
+    program, found = repository.parent / "bin/git", shutil.which("git")
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nGIT_TEST_ASSUME_DIFFERENT_OWNER=1 exec {found} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    return repository
+
+
+@pytest.mark.parametrize("path", [".", "sub", ".."])
+@pytest.mark.parametrize("mode", ["--write", "--diff"])
+def test_repository_that_git_refuses_is_left_with_the_advice_of_git(dubious, patcher, mode, path):
+    """T3: if git refuses the repository for its owner, nothing in it is touched, and one line says why."""
+    before = tree(dubious)
+    result = patcher("rewrite", mode, path)
+    assert (result.code, result.out, tree(dubious)) == (2, "", before)
+    assert "it is not known what git ignores here: git says: detected dubious ownership in repository" in result.err
+    assert "To add an exception for this directory, call: git config --global --add safe.directory " in result.err
+    assert patcher("rewrite", "--write", "ignored.py", "s*/d*.py").code == 0
+    assert (dubious / "ignored.py").read_bytes() == (dubious / "sub/deep.py").read_bytes() == NEW
+
+
+def test_repository_without_git_is_left(repository, patcher, monkeypatch):
+    """T3: without git nothing in a repository is touched, because nobody knows what it ignores."""
+    monkeypatch.setenv("PATH", "")
+    before = tree(repository)
+    result = patcher("rewrite", "--write", "sub")
+    assert (result.code, result.out, tree(repository)) == (2, "", before)
+    assert (
+        "sub: nothing is rewritten, because it is not known what git ignores here: git is not installed" in result.err
+    )
+    shutil.rmtree(".git")
+    assert patcher("rewrite", "--write", "sub").code == 0
+
+
+def test_work_tree_whose_repository_is_gone_is_left(folder, patcher):
+    """T3: a work tree of which git cannot find the repository is no folder outside of git."""
+    put(folder, a=OLD)
+    (folder / ".git").write_text("gitdir: /nowhere\n")
+    result = patcher("rewrite", "--write", ".")
+    assert result.code == 2
+    assert "git says: not a git repository: /nowhere" in result.err
+    assert (folder / "a.py").read_bytes() == OLD
+
+
+@pytest.mark.parametrize("named", ["nowhere", "other/.git"])
+def test_folder_is_searched_in_its_own_repository_in_a_hook_too(repository, monkeypatch, named):
+    """T4: variables that git sets in a hook, for the repository of the hook, do not lead the search."""
+    git("init", "-q", "../other")
+    monkeypatch.setenv("GIT_DIR", str(repository.parent / named))
+    monkeypatch.setenv("GIT_WORK_TREE", str(repository.parent / "other"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repository.parent / "index"))
+    monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
+    assert names(".") == ["new.py", "sub/deep.py", "tracked.py"]
+
+
 def test_environment_in_a_git_tree_is_left_out_though_git_does_not_ignore_it(repository):
     put(repository, env__lib__e=OLD)
     (repository / "env/pyvenv.cfg").write_text("")
@@ -426,10 +567,33 @@ def test_empty_folder_is_fine(folder, patcher):
 
 
 def test_every_patch_for_other_scripts_is_one_of_the_series():
-    assert all((REPO / f"patches/{name}.py").is_file() for name in PATCHES)
+    """Except for the one fault that no script of the guide has."""
+    assert all((REPO / f"patches/{name}.py").is_file() for name in PATCHES if name != "async_keyword")
 
 
 # stdin
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+def test_script_in_an_encoding_without_ascii_is_named(folder, patcher, encoding):
+    """T14: a script in UTF-16 or UTF-32 is not "nothing to do", if it holds what a patch looks for."""
+    put(folder, a=OLD.decode().encode(encoding), b=OTHER.decode().encode(encoding), c=OLD)
+    result = patcher("rewrite", "--write", ".")
+    assert result.code == 1
+    assert (
+        f"a.py: cannot parse: {encoding[:6].upper()}, in which Python reads no script; save it as UTF-8" in result.out
+    )
+    assert "3 files: 1 rewritten, 2 edits, 1 nothing to do, 1 cannot be parsed" in result.out
+    assert (folder / "a.py").read_bytes() == OLD.decode().encode(encoding)
+
+
+def test_utf_16_on_stdin_is_named_and_passed_on(folder):
+    """T14: the same for a script on stdin."""
+    argv = [sys.executable, "-m", "patcher", "rewrite", "--write", "-"]
+    source = OLD.decode().encode("utf-16")
+    done = subprocess.run(argv, input=source, capture_output=True, env=environment())
+    assert (done.returncode, done.stdout) == (1, source)
+    assert b"<stdin>: cannot parse: UTF-16" in done.stderr
 
 
 def test_script_from_stdin_is_shown_as_a_diff(folder, process):

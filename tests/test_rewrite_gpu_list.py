@@ -252,6 +252,35 @@ def test_uncertain_list_is_left_to_a_human_who_is_told_where_and_why(source, lin
     assert why in done.findings[0].why
 
 
+HANDED_ON = [
+    "main(**vars(args))",
+    "config = vars(args)\nmain(x, **config)",
+    "main(**dict(vars(args), x=1))",
+    "partial(main, **args.__dict__)()",
+    "main(*vars(args).values())",
+    "main(**{k: v for k, v in args._get_kwargs()})",
+]
+
+
+@pytest.mark.parametrize("call", HANDED_ON)
+def test_option_that_would_be_handed_on_to_a_function_is_left_to_a_human(call):
+    """T17: `main(**vars(args))` would pass gpus to a function that does not take it."""
+    done = run(f"{HEAD}gpus = [0, 1]\n{call}\n")
+    assert done.after == done.before
+    (finding,) = done.findings
+    assert finding.state is State.HUMAN
+    assert "is passed all of" in finding.why and "may not take gpus" in finding.why
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["print('{x}'.format(**vars(args)))", "print(*vars(args).items())", "d = dict(**vars(args))", "f(vars(args))"],
+)
+def test_what_takes_any_arguments_is_no_hindrance(call):
+    """T17: dict, format and print take one more option."""
+    assert rewritten(f"{HEAD}gpus = [0, 1]\n{call}\n") == with_option("[0, 1]") + f"gpus = args.gpus\n{call}\n"
+
+
 IN_FUNCTIONS = [
     # parsed in main, parser outside
     (

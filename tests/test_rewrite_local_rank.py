@@ -174,9 +174,6 @@ ALREADY = [
     'e = os.environ\nrank = e.get("LOCAL_RANK", 0)\nlocal = int(rank)\np.add_argument("--local_rank", default=local)',
     'def f():\n    r = int(os.environ["LOCAL_RANK"])\n    p.add_argument("--local_rank", default=r)',
     'def rank():\n    return os.getenv("LOCAL_RANK")\np.add_argument("--local_rank", default=rank())',
-    'p.add_argument("--local_rank", default=-1)\na = p.parse_args()\na.local_rank = int(os.environ["LOCAL_RANK"])',
-    'p.add_argument("--local_rank", default=-1)\na = p.parse_args()\n'
-    'if "LOCAL_RANK" in os.environ:\n    a.local_rank = int(os.environ["LOCAL_RANK"])',
 ]
 
 
@@ -187,7 +184,120 @@ def test_default_that_reads_the_environment_is_already_right(source):
     assert [finding.state for finding in done.findings] == [State.ALREADY]
 
 
+PARSE = 'p = argparse.ArgumentParser()\np.add_argument("--local_rank", default=-1)\na = p.parse_args()\n'
+TAKE = 'a.local_rank = int(os.environ["LOCAL_RANK"])'
+IN_FUNCTION = f"def set_up(a):\n    {TAKE}\n"
+ASSIGNED = [  # what gives the option its value on every path, and the line of that
+    (PARSE + TAKE, 5),
+    (PARSE + f"if 'LOCAL_RANK' in os.environ:\n    {TAKE}", 6),
+    (PARSE + f"if 'RANK' in os.environ and 'WORLD_SIZE' in os.environ.keys():\n    {TAKE}", 6),
+    (PARSE + f"if 'LOCAL_RANK' not in os.environ:\n    pass\nelse:\n    {TAKE}", 8),
+    (PARSE + f"if x and 'RANK' not in os.environ:\n    pass\nelif os.getenv('LOCAL_RANK'):\n    {TAKE}", 8),
+    (PARSE + f"if os.environ.get('LOCAL_RANK') is not None:\n    {TAKE}", 6),
+    ("from os import environ as e\n" + PARSE + f"if e.get('LOCAL_RANK') and 'RANK' in e:\n    {TAKE}", 7),
+    (PARSE + f"e = os.environ\nif not e['RANK'] is None:\n    {TAKE}", 7),
+    (PARSE + f"if a.local_rank == -1:\n    {TAKE}", 6),
+    (PARSE + f"try:\n    {TAKE}\nexcept KeyError:\n    pass", 6),
+    (PARSE + f"if __name__ == '__main__':\n    {TAKE}", 6),
+    (PARSE + 'a.local_rank = int(os.environ["LOCAL_RANK"]) if "LOCAL_RANK" in os.environ else 0', 5),
+    (PARSE + 'a.local_rank = int(os.environ.get("LOCAL_RANK", a.local_rank))', 5),
+    (IN_FUNCTION + PARSE + "set_up(a)", 3),
+    (IN_FUNCTION + "def main():\n    " + PARSE.replace("\n", "\n    ") + "set_up(a)\nif x:\n    main()", 3),
+    ("def parse():\n    " + PARSE.replace("\n", "\n    ") + f"{TAKE}\n    return a\na = parse()", 6),
+]
+
+
+@pytest.mark.parametrize("source, line", ASSIGNED)
+def test_option_that_is_given_the_variable_on_every_path_is_already_right(source, line):
+    """T16: what is right already names the line that makes it so."""
+    done = run(f"import os\n{source}\n")
+    assert done.after == done.before
+    (finding,) = done.findings
+    assert (finding.state, finding.line) == (State.ALREADY, line)
+    assert "is given LOCAL_RANK" in finding.why
+
+
+OTHERS = [  # what gives it to something else, or only sometimes
+    PARSE + "cfg.local_rank = int(os.environ['LOCAL_RANK'])",
+    PARSE + f"if a.slurm:\n    cfg.{TAKE[2:]}",
+    PARSE + f"if a.slurm:\n    {TAKE}",
+    PARSE + f"if a.use_env and 'LOCAL_RANK' in os.environ:\n    {TAKE}",
+    PARSE + f"if a.use_env or 'LOCAL_RANK' in os.environ.copy:\n    pass\nelse:\n    {TAKE}",
+    PARSE + f"if 'SLURM_PROCID' in os.environ:\n    {TAKE}",
+    PARSE + f"if 'RANK' in os.environ:\n    pass\nelse:\n    {TAKE}",
+    PARSE + f"if a.local_rank == 0:\n    {TAKE}",
+    PARSE + f"for x in y:\n    {TAKE}",
+    PARSE + f"try:\n    start()\n    {TAKE}\nexcept KeyError:\n    pass",
+    PARSE + "a.local_rank = int(os.environ['LOCAL_RANK']) if a.use_env else 0",
+    PARSE + "a.local_rank = a.rank or int(os.environ['LOCAL_RANK'])",
+    PARSE + f"a = change(a)\n{TAKE}",
+    PARSE + IN_FUNCTION,
+    PARSE + IN_FUNCTION + "if a.distributed:\n    set_up(a)",
+    PARSE + IN_FUNCTION.replace("    a.", "    if a.test:\n        return\n    a.") + "set_up(a)",
+    PARSE + IN_FUNCTION + "spawn(set_up)",
+    PARSE.replace('k",', 'k", dest="localrank",') + TAKE,
+]
+
+
+@pytest.mark.parametrize("source", OTHERS)
+def test_option_that_is_not_given_the_variable_on_every_path_is_rewritten(source):
+    """T15: another object's attribute, one branch or a further condition do not make the option right."""
+    result = rewritten(f"import os\n{source}\n")
+    assert f"default=int({ENV}-1))" in result
+
+
+PATHS = [  # how a default comes by the variable, and on every path?
+    ('r = int(os.environ["LOCAL_RANK"]) if "LOCAL_RANK" in os.environ else 0', True),
+    ('r = int(os.environ["LOCAL_RANK"]) if x else 0', False),
+    ('r = 0\nif "LOCAL_RANK" in os.environ:\n    r = int(os.environ["LOCAL_RANK"])', True),
+    ('if "LOCAL_RANK" in os.environ:\n    r = int(os.environ["LOCAL_RANK"])\nelse:\n    r = 0', True),
+    ('try:\n    r = int(os.environ["LOCAL_RANK"])\nexcept KeyError:\n    r = 0', True),
+    ('r = os.environ.get("LOCAL_RANK") or 0\nr = int(r)\nr %= 8', True),
+    ('r = 0\nif x:\n    r = int(os.environ["LOCAL_RANK"])', False),
+    ('r = int(os.environ["LOCAL_RANK"])\nif x:\n    r = 0', False),
+    ('def f():\n    if "RANK" in os.environ:\n        return os.environ["RANK"]\n    return 0\nr = f()', True),
+    ('def f():\n    if x:\n        return os.environ["RANK"]\n    return 0\nr = f()', False),
+    ('def f():\n    if x:\n        return 0\n    return os.environ["RANK"]\nr = f()', False),
+    ("def f():\n    print(os.environ)\nr = f()", False),
+    ('def r():\n    r = os.getenv("LOCAL_RANK")\n    return r\nr = r()', False),
+    ('class R:\n    rank = os.getenv("LOCAL_RANK")\nr = R.rank', True),
+]
+
+
+@pytest.mark.parametrize("source, certain", PATHS)
+def test_default_by_a_variable_is_right_if_every_path_reads_the_environment(source, certain):
+    """T15: a variable that reads the environment in one branch only is left to a human."""
+    done = run(f'import os\n{source}\np.add_argument("--local_rank", default=r)\n')
+    assert done.after == done.before
+    assert [finding.state for finding in done.findings] == [State.ALREADY if certain else State.HUMAN]
+
+
+def test_line_that_reads_the_environment_is_named():
+    """T16: a default by a variable is right by the line that reads the environment, not by its own."""
+    source = 'import os\nr = os.environ.get("LOCAL_RANK", 0)\n\np.add_argument("--local_rank", default=int(r))\n'
+    (finding,) = run(source).findings
+    assert (finding.line, finding.why) == (2, "the option in line 4 takes its default from the environment")
+
+
+MAKE = "import os\np = argparse.ArgumentParser()\n"
+BACK = [  # around add_argument: the name is a parser before and after
+    MAKE + 'p.add_argument("--local_rank", default=0)\np = library.add_arguments(p)\n',
+    MAKE + 'p = library.add_arguments(p)\np.add_argument("--local_rank", default=0)\n',
+    MAKE + 'p.add_argument("--local_rank", default=0)\np = add(parser=p, x=1)\np = add_more(1, p)\n',
+    'import os\ndef f(p):\n    p.add_argument("--local_rank", default=0)\n    p = library.add_arguments(p)\n',
+]
+
+
+@pytest.mark.parametrize("source", BACK)
+def test_parser_that_a_library_hands_back_is_a_parser(source):
+    """T11: `parser = library.add_arguments(parser)` does not make the parser uncertain."""
+    assert rewritten(source) == source.replace("default=0", f"default=int({ENV}0))")
+
+
 HUMAN = [
+    ('p = argparse.ArgumentParser()\np = Options(p)\np.add_argument("--local_rank", default=0)', "argparse"),
+    ('p = argparse.ArgumentParser()\np = options(x)\np.add_argument("--local_rank", default=0)', "argparse"),
+    ('p = options(p)\np.add_argument("--local_rank", default=0)', "argparse"),
     ('p.add_argument("--local_rank", default=rank)', "default=rank"),
     ('rank = 0\np.add_argument("--local_rank", default=rank)', "default=rank"),
     ('p.add_argument("--local_rank", default=get_rank())', "default=get_rank()"),
@@ -285,6 +395,8 @@ BOUND = [  # what binds os, and what the environment is called then
 def test_name_that_is_bound_already_is_used_and_not_bound_again(head, environ, place):
     result = rewritten(head + place + OPTION)
     assert result == head + place + NEW.replace("os.environ", environ)
+    without = OPTION.replace("default=0", "type=int")  # its new default asks for the name twice
+    assert environ in rewritten(head + place + without)
 
 
 @pytest.mark.parametrize(

@@ -146,12 +146,18 @@ def test_slice_of_the_first_dimension_of_what_lies_in_order_is_left_alone(head):
     for index in (":k", ":k, :", "0:5"):
         done = run(f"{head}\nn = correct[{index}].view(-1)\n")
         assert done.after == done.before
-        assert not done.findings
+        assert [finding.state for finding in done.findings] == [State.ALREADY]
+
+
+def test_line_that_makes_a_slice_contiguous_is_named():
+    """T16: a slice that is left because a line makes it contiguous names that line, not its own."""
+    (finding,) = run("correct = pred.eq(t)\ncorrect = correct.contiguous()\n\nn = correct[:k].view(-1)\n").findings
+    assert (finding.line, finding.why) == (2, "the slice in line 4 is contiguous by this")
 
 
 def test_loop_that_makes_it_contiguous_each_time_is_left_alone():
     source = "for x in y:\n    correct = x.eq(t)\n    correct = correct.contiguous()\n    n = correct[:k].view(-1)\n"
-    assert not run(source).findings
+    assert [finding.state for finding in run(source).findings] == [State.ALREADY]
 
 
 @pytest.mark.parametrize("index", [":k, :5", "::2", ":, :k"])

@@ -8,6 +8,7 @@ from patcher.rewrite.nodes import FUNCTIONS, is_constant, keyword, last_name, pl
 from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Edit, Unsure
 
+TAKE_ANY = ("dict", "format", "print", "Namespace", "SimpleNamespace")
 FUNCTION_DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -50,8 +51,22 @@ class Arguments:
             if any(is_constant(a, f"--{name}", name) for a in call.args) or (dest and is_constant(dest.value, name)):
                 raise Unsure(f"this script has --{name} already, in line {call.lineno}")
         for node in self.script.nodes(ast.Attribute):
-            if node.attr == name and isinstance(node.value, ast.Name) and self._is_name(node.value):
+            if node.attr == name and isinstance(node.value, ast.Name) and self.is_name(node.value):
                 raise Unsure(f"this script uses {node.value.id}.{name} already, in line {node.lineno}")
+
+    def refuse_handing_on(self, name: str) -> None:
+        """Raise Unsure where `f(**vars(args))` would pass a new option of this name to what may not take it."""
+        script = self.script
+        for call in script.nodes(ast.Call):
+            if last_name(call.func) in TAKE_ANY:
+                continue
+            unpacked = [k.value for k in call.keywords if k.arg is None]
+            unpacked += [a.value for a in call.args if isinstance(a, ast.Starred)]
+            for value in unpacked:
+                made = (script.value_of(value) if isinstance(value, ast.Name) else None) or value
+                if any(_all_of_an_object(node) for node in ast.walk(made)):
+                    what = f"`{script.code(call.func)}` in line {call.lineno}"
+                    raise Unsure(f"{what} is passed all of `{script.code(made)}`, and may not take {name} as well")
 
     def option(self, lines: list[str]) -> Edit:
         """Add these lines behind the last option that the parser is given where it is made, else before it parses."""
@@ -96,6 +111,12 @@ class Arguments:
             if seen is scope and self._in_time(scope, name, binders, node):
                 return name
         raise Unsure(f"the parsed arguments are not certainly at hand in line {node.lineno}")
+
+    def homes(self) -> list[ast.AST]:
+        """The functions (or the module) in which a name is given the arguments."""
+        script = self.script
+        binders = [binder for scope, name in self._names for binder in script.lookup_in(name, scope)]
+        return [script.function(binder) for binder in binders if not isinstance(binder, ast.arg)]
 
     def _in_time(self, scope: ast.AST, name: str, binders: list[ast.AST], node: ast.AST) -> bool:
         script = self.script
@@ -165,9 +186,10 @@ class Arguments:
             return True
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
             return any(binder in self._makers for binder in self.script.lookup(value.func.id, value.func)[1])
-        return isinstance(value, ast.Name) and self._is_name(value)
+        return isinstance(value, ast.Name) and self.is_name(value)
 
-    def _is_name(self, node: ast.Name) -> bool:
+    def is_name(self, node: ast.Name) -> bool:
+        """Whether a name is certainly that of the parsed arguments."""
         return (self.script.lookup(node.id, node)[0], node.id) in self._names
 
     def _indent(self, statement: ast.stmt) -> str:
@@ -183,3 +205,14 @@ class Arguments:
         if not rest.endswith("\n") or (rest.strip() and not rest.lstrip().startswith("#")):
             raise Unsure(f"line {statement.end_lineno} holds more than one statement")
         return end
+
+
+def _all_of_an_object(node: ast.AST) -> bool:
+    """`vars(args)`, `args.__dict__` or `args._get_kwargs()`, but not those of `self`."""
+    if isinstance(node, ast.Call) and last_name(node.func) == "vars" and node.args:
+        of = node.args[0]
+    elif isinstance(node, ast.Attribute) and node.attr in ("__dict__", "_get_kwargs"):
+        of = node.value
+    else:
+        return False
+    return last_name(of) != "self"

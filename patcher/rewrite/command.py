@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import os
 import signal
 import sys
@@ -14,9 +15,10 @@ from patcher import unified
 from patcher.problem import Problem, UsageError
 from patcher.rewrite import write
 from patcher.rewrite.core import PATCHES, concerns, rewrite
-from patcher.rewrite.files import STDIN, File, find
+from patcher.rewrite.files import STDIN, File, base, find
 from patcher.rewrite.report import Report, Result
 from patcher.rewrite.sites import State
+from patcher.source import unreadable
 
 FEW = 64  # files that are not worth a second process
 MANY = 200  # files that are worth a progress bar
@@ -31,6 +33,8 @@ class Request(NamedTuple):
     both_spellings: bool = False
     roots: Sequence[str] = ()
     """Folders that were named: a link that leads out of them is not followed."""
+    base: str = ""
+    """The folder that the names in the diff are relative to."""
 
     @property
     def options(self) -> dict[str, dict]:
@@ -43,10 +47,12 @@ def run(args) -> Report:
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"-j {args.jobs}: expected 1 or more")
     files = find(args.paths, args.exclude)
+    request = request._replace(base=base(files))
     jobs = min(args.jobs or _cores(), -(-len(files) // AT_ONCE)) if len(files) > FEW else 1
     gc.disable()  # trees hold no cycles, and looking for some in them takes a tenth of the time
     results = _shown(_results(files, request, jobs), len(files), args.format == "text")
-    return Report(args.write, tuple(results))
+    elsewhere = request.base if request.base != os.path.realpath(".") else ""
+    return Report(args.write, tuple(results), args.verbose, elsewhere)
 
 
 def selected(texts: Sequence[str]) -> list[str]:
@@ -61,17 +67,18 @@ def selected(texts: Sequence[str]) -> list[str]:
 
 
 def on_file(file: File, request: Request) -> Result:
-    """One file, read, rewritten and, where that is asked for, written."""
+    """One file, read, rewritten and, if that is asked for, written."""
     if file.path == STDIN:
         source = sys.stdin.buffer.read()
         done = rewrite("<stdin>", source, request.patches, request.options)
         shown = done.after if request.write else unified.diff(source, done.after, "a/stdin", "b/stdin")
-        return Result("<stdin>", True, done.findings, done.problem, done.after != source, shown)
+        problem = done.problem or _wide("<stdin>", source, request.patches)
+        return Result("<stdin>", True, done.findings, problem, done.after != source, shown)
     name = file.path.replace(os.sep, "/")
     try:
         source, was = write.read(file.path)
         if not concerns(source, request.patches):
-            return Result(name, file.named)
+            return Result(name, file.named, (), _wide(name, source, request.patches))
         done = rewrite(name, source, request.patches, request.options)
         if done.after == source:
             return Result(name, file.named, done.findings, done.problem)
@@ -79,7 +86,7 @@ def on_file(file: File, request: Request) -> Result:
         if request.write:
             write.replace(file.path, done.after, was)
             return Result(name, file.named, done.findings, None, True)
-        relative = name.removeprefix("./").lstrip("/").encode("utf-8", "backslashreplace").decode()
+        relative = file.real.removeprefix(request.base).replace(os.sep, "/").lstrip("/")
         diff = unified.diff(source, done.after, f"a/{relative}", f"b/{relative}")
         return Result(name, file.named, done.findings, None, True, diff)
     except write.Refused as refused:
@@ -89,6 +96,14 @@ def on_file(file: File, request: Request) -> Result:
     except OSError as error:
         problem = Problem(f"{error.strerror or error}; the file is as it was", file=name, code=2)
         return Result(name, file.named, (), problem)
+
+
+def _wide(name: str, source: bytes, patches: Sequence[str]) -> Problem | None:
+    """What is wrong with a script in UTF-16 or UTF-32 that a patch might concern: its bytes hold no word of it."""
+    encoding = json.detect_encoding(source)
+    if encoding.startswith("utf-8") or not concerns(source.decode(encoding, "replace").encode(), patches):
+        return None
+    return unreadable(name, 0, 0, f"{encoding[:6].upper()}, in which Python reads no script; save it as UTF-8")
 
 
 def _results(files: Sequence[File], request: Request, jobs: int) -> Iterator[Result]:

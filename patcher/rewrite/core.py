@@ -6,22 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from patcher.problem import Problem
-from patcher.rewrite import gpu_list, local_rank, reshape
+from patcher.rewrite import async_keyword, gpu_list, local_rank, reshape
 from patcher.rewrite.environment import import_os
-from patcher.rewrite.script import Script, compile_tree
-from patcher.rewrite.sites import Edit, Site, State
+from patcher.rewrite.script import Script, compile_tree, decode
+from patcher.rewrite.sites import Edit, Site, State, apply
 
 Options = Mapping[str, Mapping]  # by patch
 PATCHES = {
     "local_rank_from_env": local_rank,
     "reshape_topk": reshape,
     "configurable_gpus": gpu_list,
+    "async_keyword": async_keyword,
 }
-"""By the names that the patches have in a series: the same faults, in the forms of anybody's script."""
+"""By the names that the patches have in a series (`async_keyword` is in none): the same faults, in anybody's script."""
 
 
 class Finding(NamedTuple):
-    """What one patch has to say of one place; lines and columns count from 1."""
+    """What one patch has to say of one place; lines and columns count from 1.
+
+    Of what is right already the place is what makes it so, be it far from the option or the slice itself.
+    """
 
     patch: str
     state: State
@@ -54,21 +58,41 @@ def rewrite(file: str, source: bytes, patches: Sequence[str], options: Options |
         return Rewritten(source, source)
     options = options or {}
     try:
-        script = Script(file, source)
+        parsable, renamed = _renamed(file, source) if "async_keyword" in patches else (source, [])
+        if parsable is None and patches == ["async_keyword"]:
+            return Rewritten(source, source)
+        script = Script(file, parsable or source)
+        if renamed:
+            compile_tree(file, script.tree)
         found = _sites(script, patches, options)
         findings = sorted(
-            (Finding(name, site.state, site.node.lineno, script.column(site.node), site.why) for name, site in found),
+            [
+                *renamed,
+                *(Finding(name, s.state, s.node.lineno, script.column(s.node), s.why) for name, s in found),
+            ],
             key=lambda finding: (finding.line, finding.column),
         )
         edits = [edit for _, site in found for edit in site.edits]
         if not edits:
-            return Rewritten(source, source, findings)
+            return Rewritten(source, script.source, findings)
         if any(site.imports_os for _, site in found):
             edits.append(import_os(script))
         after = _proved(script, edits, patches, options, found)
         return Rewritten(source, after, findings)
     except Problem as problem:
         return Rewritten(source, source, (), problem)
+
+
+def _renamed(file: str, source: bytes) -> tuple[bytes | None, list[Finding]]:
+    """The script with `async=` renamed, for then it may be parsed; None where nothing is called that."""
+    text, encoding = decode(file, source)
+    found = async_keyword.edits(text)
+    if not found:
+        return None, []
+    edits = [edit for edit in found if edit]
+    places = [(text.count("\n", 0, edit.start) + 1, edit.start - text.rfind("\n", 0, edit.start)) for edit in edits]
+    findings = [Finding("async_keyword", State.REWRITTEN, *place, "is called non_blocking") for place in places]
+    return apply(text, edits).encode(encoding), findings
 
 
 def _sites(script: Script, patches: Sequence[str], options: Options) -> list[tuple[str, Site]]:

@@ -15,25 +15,51 @@ from patcher.problem import UsageError
 
 STDIN = "-"
 SECONDS = 60  # that git may take to list a folder
+NO_WORK_TREE = ("fatal: not a git repository (or any ", "fatal: this operation must be run in a work tree")
 
 
 class File(NamedTuple):
-    """A file by the path that it is called by, and whether it was named itself (or found in a folder)."""
+    """A file: the path that it is called by, whether it was named itself (or found in a folder), its real path."""
 
     path: str
     named: bool
+    real: str
 
 
 def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[File]:
-    """Every file once, those of a folder in order of their names.  Raises UsageError where a path leads to nothing."""
+    """Every file once, those of a folder in order of their names.
+
+    Raises UsageError if a path leads to nothing, or if it is not known which files git ignores there.
+    """
     found: dict[str, File] = {}
-    for path in paths:
-        for file in _at(path):
-            if not excluded(file.path, exclude):
-                key = os.path.realpath(file.path) if file.path != STDIN else STDIN
-                if key not in found or (file.named and not found[key].named):
-                    found[key] = file
+    for given in paths:
+        for path, named in _at(given):
+            if not excluded(path, exclude):
+                real = os.path.realpath(path) if path != STDIN else STDIN
+                if real not in found or (named and not found[real].named):
+                    found[real] = File(path, named, real)
     return list(found.values())
+
+
+def base(files: Sequence[File]) -> str:
+    """The folder in which `git apply` and `patch -p1` shall take the diff of all `files`.
+
+    The working directory if it holds them all, or the top of their repository; that comes first for absolute paths
+    from outside of it.  Else the innermost folder that holds them all.
+    """
+    real = [file.real for file in files if file.path != STDIN]
+    here = os.path.realpath(".")
+    if not real:
+        return here
+    top = _repository(real[0]) or here
+    relative = not any(os.path.isabs(file.path) for file in files)
+    for folder in (here, top) if relative or _below(here, top) else (top, here):
+        if all(_below(path, folder) for path in real):
+            return folder
+    try:
+        return os.path.commonpath([os.path.dirname(path) for path in real])
+    except ValueError:  # on two drives of Windows
+        return ""
 
 
 def excluded(path: str, patterns: Sequence[str]) -> bool:
@@ -47,13 +73,14 @@ def excluded(path: str, patterns: Sequence[str]) -> bool:
     )
 
 
-def _at(path: str) -> Iterator[File]:
+def _at(path: str) -> Iterator[tuple[str, bool]]:
+    """Paths, and whether each was named itself."""
     if path == STDIN:
-        yield File(path, True)
+        yield path, True
     elif os.path.isdir(path):
-        yield from (File(os.path.join(path, name) if path != "." else name, False) for name in sorted(_in_folder(path)))
+        yield from ((os.path.join(path, name) if path != "." else name, False) for name in sorted(_in_folder(path)))
     elif os.path.isfile(path):
-        yield File(path, True)
+        yield path, True
     elif os.path.lexists(path):
         raise UsageError(f"{path}: neither a file nor a folder")
     elif matches := sorted(glob.glob(path, recursive=True)):
@@ -72,27 +99,65 @@ def _in_folder(folder: str) -> list[str]:
 
 
 def _by_git(folder: str) -> list[str] | None:
+    """What git lists there; None if that is no work tree.  Raises UsageError if git is missing or refuses."""
     # A file system monitor is a program that the repository names, and the repository is not ours.
     git = ["git", "-c", "core.fsmonitor=false", "-C", folder, "ls-files", "-z"]
+    # A hook inherits GIT_DIR and others, which name the repository that it belongs to, whatever the folder.
+    kept = ("GIT_CONFIG", "GIT_CEILING", "GIT_DISCOVERY")
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("GIT_") or name.startswith(kept)}
     try:
         done = subprocess.run(
-            [*git, "--cached", "--others", "--exclude-standard", "--", "*.py"], capture_output=True, timeout=SECONDS
+            [*git, "--cached", "--others", "--exclude-standard", "--", "*.py"],
+            capture_output=True,
+            timeout=SECONDS,
+            env={**environment, "LC_ALL": "C"},
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    except subprocess.TimeoutExpired:
+        raise _unknown(folder, f"git took more than {SECONDS} seconds") from None
+    except OSError:
+        if _repository(os.path.realpath(folder)) is None:
+            return None
+        raise _unknown(folder, "git is not installed", "Install git.") from None
     if done.returncode:
-        return None
+        said = done.stderr.decode("utf-8", "replace")
+        if any(words in said for words in NO_WORK_TREE):
+            return None
+        why, _, advice = said.rpartition("fatal: ")[2].partition("\n")
+        raise _unknown(folder, f"git says: {why}", " ".join(advice.split()))
     names = dict.fromkeys(os.fsdecode(name) for name in done.stdout.split(b"\0") if name)
     return [name for name in names if os.path.isfile(os.path.join(folder, name))]
 
 
+def _unknown(folder: str, why: str, advice: str = "") -> UsageError:
+    message = f"nothing is rewritten, because it is not known what git ignores here: {why}"
+    hint = "Files that are named, or found by a pattern as '**/train*.py', are rewritten without git."
+    return UsageError(message, file=os.path.normpath(folder), hint=f"{advice}\n{hint}".strip())
+
+
 def _by_walk(folder: str) -> Iterator[str]:
     for at, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name[0] != "." and name not in ("__pycache__", "node_modules")]
-        for name in names:
-            path = os.path.join(at, name)
-            if name.endswith(".py") and os.path.isfile(path):
-                yield os.path.relpath(path, folder)
+        below = at != folder and os.path.lexists(os.path.join(at, ".git"))
+        listed = _by_git(at) if below else None  # a repository in a folder that is none
+        if listed is not None:
+            folders.clear()
+        else:
+            folders[:] = [name for name in folders if name[0] != "." and name not in ("__pycache__", "node_modules")]
+            listed = [name for name in names if name.endswith(".py") and os.path.isfile(os.path.join(at, name))]
+        yield from (os.path.relpath(os.path.join(at, name), folder) for name in listed)
+
+
+def _repository(path: str) -> str | None:
+    """The nearest folder at or above `path` that has a `.git`."""
+    while not os.path.lexists(os.path.join(path, ".git")):
+        above = os.path.dirname(path)
+        if above == path:
+            return None
+        path = above
+    return path
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(os.path.join(folder, ""))
 
 
 @functools.cache

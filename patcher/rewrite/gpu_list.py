@@ -36,7 +36,7 @@ def sites(script: Script) -> Iterator[Site]:
     lists = []
     for value, holder in _places(script):
         if _from_option(script, value):
-            yield Site(State.ALREADY, value)
+            yield Site(State.ALREADY, value, "comes from the option --gpus")
         elif _ids(value) and not _feeds_visible_devices(script, holder):
             lists.append((value, holder))
     if not lists:
@@ -61,6 +61,7 @@ def _rewritten(script: Script, lists: list[tuple[ast.expr, ast.AST]]) -> Iterato
             raise Unsure("it is in an f-string")
     arguments = Arguments(script)
     arguments.refuse_option("gpus")
+    arguments.refuse_handing_on("gpus")
     first = lists[0][0]
     edits = [arguments.option(_option(script, first, arguments))]
     edits += home_device.edits(script, arguments, _ids(first)[0])

@@ -13,6 +13,7 @@ import ast
 from collections.abc import Iterator
 
 from patcher.rewrite.environment import environ_at, imports_in_time
+from patcher.rewrite.launched import VARIABLE, Launched
 from patcher.rewrite.nodes import integer, is_constant, keyword, last_name
 from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Edit, Site, State, Unsure
@@ -20,7 +21,6 @@ from patcher.rewrite.sites import Edit, Site, State, Unsure
 NEEDLES = ((b"local_rank", b"local-rank"), (b"add_argument",))
 SPELLINGS = ("--local_rank", "--local-rank")
 SAME_MEANING = ("local_rank", "localrank", "localRank")
-VARIABLE = "LOCAL_RANK"
 OF_ARGPARSE = {"action", "nargs", "const", "default", "type", "choices", "required", "help", "metavar", "dest"}
 
 
@@ -30,15 +30,16 @@ def sites(script: Script, both_spellings: bool = False) -> Iterator[Site]:
     missing = set(SPELLINGS) - {s.value for call in calls for s in _spelled(call)} if both_spellings else set()
     for call in calls:
         try:
-            if _means_another(call):
+            name = _dest(call)
+            if _means_another(name):
                 continue
-            site = _site(script, call)
+            site = _site(script, call, name)
         except Unsure as unsure:
             site = Site(State.HUMAN, call, str(unsure))
         yield _with_spelling(script, call, site, missing)
 
 
-def _site(script: Script, call: ast.Call) -> Site:
+def _site(script: Script, call: ast.Call, name: str) -> Site:
     if script.in_f_string(call):
         raise Unsure("it is in an f-string")
     if any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args):
@@ -48,12 +49,15 @@ def _site(script: Script, call: ast.Call) -> Site:
         raise Unsure(f"`{script.code(call.func)}` is not certainly that of an argparse parser")
     _plain_value(call)
     default, required = keyword(call, "default"), keyword(call, "required")
-    if default is not None and _reads_environment(script, default.value):
+    launched = Launched(script, name, default and default.value)
+    reading = launched.reading(default.value) if default is not None else None
+    if reading is not None:
         if required is not None and not is_constant(required.value, False):
             raise Unsure("required, so the default that reads the environment is never used")
-        return Site(State.ALREADY, call)
-    if _assigned_from_environment(script):
-        return Site(State.ALREADY, call)
+        return Site(State.ALREADY, reading, f"the option in line {call.lineno} takes its default from the environment")
+    assignment = launched.assignment()
+    if assignment is not None:
+        return Site(State.ALREADY, assignment, f"the option in line {call.lineno} is given LOCAL_RANK")
     if _set_elsewhere(script):
         raise Unsure("`set_defaults` in this script gives local_rank another default")
     environ, imports_os = environ_at(script, call)
@@ -122,8 +126,8 @@ def _with_spelling(script: Script, call: ast.Call, site: Site, missing: set[str]
     (other,) = missing
     quoted = code.replace(spelled.value, other)
     quoted = quoted if other in quoted else repr(other)
-    why = f"{site.why}, and is spelled {other} too" if site.why else f"is spelled {other} too"
-    return site._replace(state=State.REWRITTEN, why=why, edits=[Edit(end, end, f", {quoted}"), *site.edits])
+    why = f"{site.why}, and is spelled {other} too" if site.edits else f"is spelled {other} too"
+    return site._replace(state=State.REWRITTEN, node=call, why=why, edits=[Edit(end, end, f", {quoted}"), *site.edits])
 
 
 def _adds(script: Script, call: ast.Call) -> bool:
@@ -138,15 +142,19 @@ def _spelled(call: ast.Call) -> list[ast.Constant]:
     return [arg for arg in call.args if is_constant(arg, *SPELLINGS)]
 
 
-def _means_another(call: ast.Call) -> bool:
-    """Whether what is parsed goes by a name of another meaning, such as `rank`; raises Unsure where it might."""
+def _dest(call: ast.Call) -> str:
+    """What the value is called in the parsed arguments.  Raises Unsure where that is not written here."""
     dest = keyword(call, "dest")
     names = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     first = next((name for name in names if name.startswith("--")), "")
     name = dest.value.value if dest and isinstance(dest.value, ast.Constant) else None if dest else first.lstrip("-")
     if not isinstance(name, str):
         raise Unsure("what its value is called is not written here (dest)")
-    name = name.replace("-", "_")
+    return name.replace("-", "_")
+
+
+def _means_another(name: str) -> bool:
+    """Whether a value of this name has another meaning, as `rank` has; raises Unsure where it might have."""
     if name in SAME_MEANING:
         return False
     if "rank" in name:
@@ -162,12 +170,18 @@ def _argparse(script: Script, call: ast.Call) -> bool:
     if not isinstance(receiver, ast.Name):
         return True
     _, binders = script.lookup(receiver.id, receiver)
-    for binder in binders:
-        statement = script.parents[binder]
-        value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) else None
-        if isinstance(value, ast.Call) and not _makes_parser(value):
-            return False
-    return True
+    statements = [script.parents[binder] for binder in binders]
+    values = [s.value for s in statements if isinstance(s, (ast.Assign, ast.AnnAssign, ast.NamedExpr))]
+    calls = [value for value in values if isinstance(value, ast.Call)]
+    others = [call for call in calls if not _makes_parser(call)]
+    parser = len(others) < len(calls) or any(isinstance(binder, ast.arg) for binder in binders)
+    return not others or (parser and all(_hands_back(call, receiver.id) for call in others))
+
+
+def _hands_back(call: ast.Call, name: str) -> bool:
+    """Whether a function is given the parser of this name: what it returns, under the same name, is a parser again."""
+    given = [*call.args, *(k.value for k in call.keywords)]
+    return last_name(call.func)[:1].islower() and any(isinstance(g, ast.Name) and g.id == name for g in given)
 
 
 def _makes_parser(call: ast.Call) -> bool:
@@ -180,34 +194,6 @@ def _plain_value(call: ast.Call) -> None:
     action = keyword(call, "action")
     if keyword(call, "nargs") or keyword(call, "const") or (action and not is_constant(action.value, "store")):
         raise Unsure("the option does not take one plain value (nargs, const or action)")
-
-
-def _reads_environment(script: Script, value: ast.expr, seen: tuple[str, ...] = ()) -> bool:
-    """Whether an expression reads the environment, itself or by a variable or a function of the script."""
-    for node in ast.walk(value):
-        if last_name(node) in ("environ", "getenv") or is_constant(node, VARIABLE):
-            return True
-        if isinstance(node, ast.Name) and node.id not in seen:
-            _, binders = script.lookup(node.id, node)
-            for binder in binders:
-                if isinstance(binder, (ast.FunctionDef, ast.ClassDef)):
-                    found = any(last_name(n) in ("environ", "getenv") for n in ast.walk(binder))
-                else:
-                    statement = script.parents.get(binder)
-                    source = getattr(statement, "value", None) if isinstance(binder, ast.Name) else None
-                    found = isinstance(source, ast.expr) and _reads_environment(script, source, (*seen, node.id))
-                if found:
-                    return True
-    return False
-
-
-def _assigned_from_environment(script: Script) -> bool:
-    """Whether the script itself puts LOCAL_RANK into `args.local_rank` once that is parsed."""
-    for statement in script.nodes(ast.Assign, near=["local_rank"]):
-        to_it = any(isinstance(t, ast.Attribute) and t.attr == "local_rank" for t in statement.targets)
-        if to_it and any(is_constant(node, VARIABLE) for node in ast.walk(statement.value)):
-            return True
-    return False
 
 
 def _set_elsewhere(script: Script) -> bool:

@@ -47,10 +47,15 @@ class Result(NamedTuple):
 
 
 class Report(NamedTuple):
-    """All results, in the order of the files, and whether they have been written."""
+    """All results, in the order of the files, and whether they have been written.
+
+    `verbose`: what is already right is shown too.  `base`: the folder in which the diff applies, if not this one.
+    """
 
     write: bool
     results: Sequence[Result]
+    verbose: bool = False
+    base: str = ""
 
     @property
     def code(self) -> int:
@@ -69,6 +74,7 @@ class Report(NamedTuple):
         parts = [f"{changed} rewritten, {edits} edits" if changed else ""]
         parts += [f"{states[s]} {words}" for s, words in _WORDS.items() if states[s]]
         waits = "; nothing was written, --write does that" if changed and not self.write else ""
+        waits += f"; the diff applies in {self.base}" if waits and self.base else ""
         return f"{_counted(len(self.results), 'file')}: " + (", ".join(filter(None, parts)) or "none") + waits
 
 
@@ -83,17 +89,17 @@ _WORDS = {
 
 def text(report: Report) -> Iterator[tuple[str, str]]:
     """Lines and their styles.  Of files that nobody named, those with nothing to say are only counted."""
+    shown = (State.HUMAN, State.ALREADY) if report.verbose else (State.HUMAN,)
     for result in report.results:
         quiet = result.state in (NOTHING, State.ALREADY.value)
-        if quiet and not result.named:
-            continue
         if result.problem:
             yield str(result.problem), STYLES[result.state]
-        elif result.changed or quiet:
+        elif result.changed or quiet and result.named:
             yield f"{result.file}: {_line(result)}", STYLES.get(result.state, "")
-        for finding in result.unsure:
-            where = f"{result.file}:{finding.line}:{finding.column}"
-            yield f"{where}: needs a human: {finding.patch}: {finding.why}", STYLES["needs a human"]
+        for finding in result.findings:
+            if finding.state in shown:
+                where, state = f"{result.file}:{finding.line}:{finding.column}", finding.state.value
+                yield f"{where}: {state}: {finding.patch}: {finding.why}", STYLES.get(state, "")
     yield report.summary, "bold"
 
 
@@ -104,6 +110,7 @@ def as_json(report: Report) -> str:
             "exit": report.code,
             "written": report.write,
             "summary": report.summary,
+            "base": report.base,
             "files": [_json(result) for result in report.results],
         },
         indent=1,

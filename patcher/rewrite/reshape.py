@@ -37,14 +37,15 @@ def sites(script: Script) -> Iterator[Site]:
             base = _below_layout(base.func.value) if contiguous else base
             if not _takes_part(base) or not _about_hits(script, base.value):
                 continue
-            if contiguous:
-                yield Site(State.ALREADY, call)
-            elif not _contiguous(script, base):
+            cause = call if contiguous else _contiguous(script, base)
+            if cause is not None:
+                yield Site(State.ALREADY, cause, f"the slice in line {call.lineno} is contiguous by this")
+            else:
                 yield _site(script, call)
             continue
         fixed = method in FIXED and (_flattens(call) or (method != "reshape" and not call.args))
         if fixed and _takes_part(base) and _about_hits(script, base.value):
-            yield Site(State.ALREADY, call)
+            yield Site(State.ALREADY, call, "flattens the slice in a way that takes any order in memory")
 
 
 def _site(script: Script, call: ast.Call) -> Site:
@@ -103,25 +104,24 @@ def _compares_or_turns(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and last_name(value.func) in TURNS | COMPARES
 
 
-def _contiguous(script: Script, subscript: ast.Subscript) -> bool:
-    """The rule in this module's docstring."""
+def _contiguous(script: Script, subscript: ast.Subscript) -> ast.AST | None:
+    """What makes a slice contiguous, by the rule in this module's docstring."""
     first, *rest = _parts(subscript)
     whole = all(isinstance(p, ast.Slice) and not (p.lower or p.upper or p.step) for p in rest)
     if not whole or (isinstance(first, ast.Slice) and first.step is not None):
-        return False
+        return None
     tensor = subscript.value
     if not isinstance(tensor, ast.Name):
-        return _lies_in_order(tensor)
+        return tensor if _lies_in_order(tensor) else None
     _, binders = script.lookup(tensor.id, tensor)
     if not binders:
-        return False
+        return None
     values = [_assigned(script, binder) for binder in binders]
-    if all(value is not None and _lies_in_order(value) for value in values):
-        return True
     last = max(binders, key=lambda node: script.span(node)[0] if hasattr(node, "lineno") else 0)
+    always = all(value is not None and _lies_in_order(value) for value in values)
     surely = script.precedes(last, subscript) and all(b is last or script.precedes(b, last) for b in binders)
     value = _assigned(script, last)
-    return surely and value is not None and _lies_in_order(value)
+    return value if always or (surely and value is not None and _lies_in_order(value)) else None
 
 
 def _assigned(script: Script, binder: ast.AST) -> ast.expr | None:

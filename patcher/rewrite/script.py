@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import bisect
 import copy
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 
@@ -27,13 +28,7 @@ class Script:
 
     def __init__(self, file: str, source: bytes):
         self.file, self.source = file, source
-        self.encoding = encoding_of(file, source)
-        self.text = source.decode(self.encoding)
-        if self.text.encode(self.encoding) != source:
-            raise unreadable(file, 0, 0, f"{self.encoding} text that would not be written as it was read")
-        if "\r" in self.text and "\r" in self.text.replace("\r\n", ""):
-            line = self.text.replace("\r\n", "\n").partition("\r")[0].count("\n") + 1
-            raise unreadable(file, line, 0, "a lone carriage return, which only some programs take for a line's end")
+        self.text, self.encoding = decode(file, source)
         self.newline = "\r\n" if self.text.partition("\n")[0].endswith("\r") else "\n"
         self._hold(parse(file, self.text))
         self.fresh = self.tree
@@ -286,6 +281,18 @@ class Script:
         return None
 
 
+def decode(file: str, source: bytes) -> tuple[str, str]:
+    """The text of a script and its encoding.  Raises Problem where edits of the text might not fit its bytes."""
+    encoding = encoding_of(file, source)
+    text = source.decode(encoding)
+    if text.encode(encoding) != source:
+        raise unreadable(file, 0, 0, f"{encoding} text that would not be written as it was read")
+    if "\r" in text and "\r" in text.replace("\r\n", ""):
+        line = text.replace("\r\n", "\n").partition("\r")[0].count("\n") + 1
+        raise unreadable(file, line, 0, "a lone carriage return, which only some programs take for a line's end")
+    return text, encoding
+
+
 def parse(file: str, text: str) -> ast.Module:
     """The tree of `text`.  Raises Problem where this Python does not compile it."""
     try:
@@ -318,4 +325,7 @@ def _worded(error: SyntaxError, text: str) -> str:
     line = lines[error.lineno - 1] if error.lineno and error.lineno <= len(lines) else ""
     if line.startswith(("<<<<<<< ", "=======", ">>>>>>> ")):
         return "a merge that nobody has finished: its markers are still there"
+    at = max(0, (error.offset or 0) - 1)  # before or after the word, by what follows it
+    if line[at:].startswith("async") or re.search(r"\basync\s*$", line[:at]):
+        return "`async` is a keyword since Python 3.7 and cannot be a name: rename it"
     return error.msg
