@@ -254,7 +254,7 @@ def apply(project: Project, planned: Plan, out: Path, overwrite: bool = False) -
 
 def _edited(out: Path, name: str, written: dict, planned: bytes | None) -> Problem:
     if not (out / name).is_file():
-        return Problem("missing", file=f"{out.as_posix()}/{name}")
+        return Problem("not a file" if os.path.lexists(out / name) else "missing", file=f"{out.as_posix()}/{name}")
     line, found = 0, ""
     # Only where the plan is what the manifest describes do we know what stood there.
     if planned is not None and manifest.sha256(planned) == written["outputs"][name]:

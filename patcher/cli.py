@@ -6,8 +6,10 @@ Exit status: 0 fine, 1 a human has to look, 2 bad usage, unreadable input or a c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import patcher
@@ -33,18 +35,38 @@ exit status: 0 fine, 1 a human has to look, 2 bad usage, unreadable input or a c
 """
 
 
+class _Unwritable(Exception):
+    """Stdout takes no more: a full disk, for one."""
+
+
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    args = _parser(argv).parse_args(argv)
+    if sys.stderr is None:  # `2>&-`: what is meant for it must not go elsewhere
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:  # `>&-`
+        return _end_without_stdout("it is closed")
+    try:
+        return _answer(argv)
+    except BrokenPipeError:  # `patcher diff | head`
+        _drop(sys.stdout)
+        return 1
+    except _Unwritable as error:
+        _drop(sys.stdout)
+        return _end_without_stdout(str(error))
+
+
+def _answer(argv: list[str]) -> int:
+    with _printing():
+        args = _parser(argv).parse_args(argv)  # --help ends here
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a finding quotes code, which a terminal may not know
     try:
-        return _run(args)
-    except (Problem, Problems) as error:
-        return _fail(args, getattr(error, "problems", [error]))
-    except BrokenPipeError:  # `patcher diff | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        try:
+            return _run(args)
+        except (Problem, Problems) as error:
+            return _fail(args, getattr(error, "problems", [error]))
+    except (BrokenPipeError, _Unwritable):
+        raise
     except KeyboardInterrupt:
         return 130
     except Exception:
@@ -55,16 +77,46 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
+@contextlib.contextmanager
+def _printing() -> Iterator[None]:
+    """Nothing but output is made in here, so an OSError is that of its stream."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _Unwritable(error.strerror) from error
+
+
+def _drop(stream) -> None:
+    """Let Python end without another try to write what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _end_without_stdout(why: str) -> int:
+    try:
+        print(f"patcher: cannot write to stdout: {why}", file=sys.stderr, flush=True)
+    except OSError:
+        _drop(sys.stderr)
+    return 2
+
+
 def _run(args) -> int:
     if args.command == "rewrite":
         return _rewrite(args)
-    project, out = Project.find(args.root), Path(getattr(args, "out", "build"))
+    project = Project.find(args.root)
+    args.at = "" if os.path.samefile(project.root, ".") else os.path.abspath(project.root)
+    out = Path(getattr(args, "out", None) or _default_out(args.root, project))
     request = _request(args, project, out)
     if _nothing_to_do(args, project, request, out):
         done = "nothing to do" if args.command == "apply" else "is what apply would write"
         summary = f"{out}: {done}, series {request.series}"
         if args.format == "text":  # the common case imports nothing more to say that all is well
-            print(summary)
+            with _printing():
+                print(*([f"project {args.at}"] if args.at else []), summary, sep="\n")
             return 0
         from patcher.report import Report
 
@@ -74,22 +126,28 @@ def _run(args) -> int:
     return _show(args, commands.run(args, project, request, out))
 
 
+def _default_out(root: str | None, project: Project) -> str:
+    """`build` here; in a folder below a project that nobody named, the one beside its `upstream/`."""
+    above = root is None and project.root in Path.cwd().parents
+    return os.path.relpath(project.root / "build") if above else "build"
+
+
 def _rewrite(args) -> int:
     from patcher.report import show
     from patcher.rewrite import command, report
 
     found = command.run(args)
-    if args.format == "json":
-        print(report.as_json(found))
-    elif args.format == "github":
-        print(*report.github(found), sep="\n")
-    else:
-        for result in found.results:
-            sys.stdout.buffer.write(result.shown)
-        sys.stdout.buffer.flush()
-        filtering = args.write and "-" in args.paths  # then stdout is the rewritten script
-        show(report.text(found), sys.stderr if filtering else sys.stdout)
-    sys.stdout.flush()
+    with _printing():
+        if args.format == "json":
+            print(report.as_json(found))
+        elif args.format == "github":
+            print(*report.github(found), sep="\n")
+        else:
+            for result in found.results:
+                sys.stdout.buffer.write(result.shown)
+            sys.stdout.buffer.flush()
+            filtering = args.write and "-" in args.paths  # then stdout is the rewritten script
+            show(report.text(found), sys.stderr if filtering else sys.stdout)
     return found.code
 
 
@@ -123,23 +181,27 @@ def _fail(args, problems: list[Problem]) -> int:
 
 
 def _show(args, what) -> int:
+    from dataclasses import replace
+
     from patcher import report
 
-    stream = sys.stdout
-    if args.format == "json":
-        print(report.as_json(what))
-    elif args.format == "github":
-        print(*report.github(what), sep="\n")
-    elif args.format == "markdown" and what.rows:
-        print(*report.markdown(what), sep="\n")
-    else:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(what.diff)
-        # A diff on stdout is for a program; and bad usage goes where argparse says it.
-        usage = what.problems and all(problem.code == 2 for problem in what.problems) and not what.notes
-        stream = sys.stderr if args.command == "diff" or usage else sys.stdout
-        report.show(report.text(what), stream)
-    stream.flush()
+    what = replace(what, root=getattr(args, "at", ""))
+    with _printing():
+        if args.format == "json":
+            print(report.as_json(what))
+        elif args.format == "github":
+            print(*report.github(what), sep="\n")
+        elif args.format == "markdown" and what.rows:
+            print(*report.markdown(what), sep="\n")
+        else:
+            if what.diff:
+                sys.stdout.flush()
+                sys.stdout.buffer.write(what.diff)
+            # A diff on stdout is for a program; and bad usage goes where argparse says it.
+            usage = what.problems and all(problem.code == 2 for problem in what.problems) and not what.notes
+            stream = sys.stderr if args.command == "diff" or usage else sys.stdout
+            report.show(report.text(what), stream)
+            stream.flush()
     return what.code
 
 
@@ -163,7 +225,8 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         sub.add_argument(
             "--root",
             metavar="DIR",
-            help="the folder with upstream/ and patches/ (default: this one, else those that came with patcher)",
+            help="the folder with upstream/ and patches/ "
+            "(default: this one or one above it, else those that came with patcher)",
         )
         if name == "vendor":
             sub.set_defaults(series=None)  # all of them
@@ -174,7 +237,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
                 "--set", action="append", metavar="PATCH.OPTION=VALUE", help="set an option of a patch; may be repeated"
             )
         if out:
-            sub.add_argument("--out", default="build", metavar="DIR", help="the folder that is built (default: build)")
+            sub.add_argument("--out", metavar="DIR", help="the folder that is built (default: build)")
         return sub
 
     sub = command("apply", "write the patched scripts, all or nothing")
@@ -217,6 +280,9 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     sub.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave out what matches this")
     sub.add_argument("--both-spellings", action="store_true", help="let the option be --local_rank and --local-rank")
     sub.add_argument("-j", "--jobs", type=int, metavar="N", help="processes (default: one for each core)")
+    sub.add_argument(
+        "-v", "--verbose", action="store_true", help="also name what is already right, with the line that makes it so"
+    )
     return parser
 
 

@@ -67,7 +67,7 @@ def diff(project: Project, request: Request, out: Path, names: list[str]) -> Rep
     for name in names:
         if known and name not in known:
             raise UsageError(f"series {request.series} has no patch {name!r}; it has: {', '.join(known)}")
-    if names and plan.files:
+    if names:
         steps = export.steps({r.file: r.before for r in plan.rendered}, plan.patches, project.support(), names)
         text = b"".join(steps.values())
     else:

@@ -67,12 +67,12 @@ class Draft:
         if bound is None:
             self.imports[module] = f"import {module}\n"
 
-    def inline(self, module: str, parser: str, called: str, function: str) -> None:
+    def inline(self, module: str, parser: str, called: str, function: str, newline: str) -> None:
         """Copy the functions and options of a module into the script, for code in `function` that calls one of them.
 
         Raises Refused where one of the names means something else.
         """
-        for node in cst.parse_module(self.support.get(module, b"")).body:
+        for node in syntax.statements(self.support[module].decode(), newline) if module in self.support else ():
             if isinstance(node, cst.FunctionDef) and node.name.value == "add_options":
                 own = node.params.params[0].name.value
                 self.added_options += [syntax.replaced(line, own, cst.Name(parser)) for line in node.body.body]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,7 +146,8 @@ def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
 def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequence[cst.CSTNode] = ()) -> cst.Module:
     """One pass of `patch` over all statements but `seen`; the patch keeps its findings in `hits` and `already_done`.
 
-    What it asks for beside its edits goes to `patch.draft`.  Raises Refused where it cannot edit what it sees.
+    What it asks for beside its edits goes to `patch.draft`.  Raises Refused where it cannot edit what it sees,
+    or where a comment would be lost that is not in `patch.drops`.
     """
     patch.module, patch.text = module, functools.partial(printer.text, module)
     patch.draft = patch.draft or Draft(printer.bytes(module))
@@ -158,10 +161,35 @@ def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequenc
         before = len(patch.hits)
         result = syntax.walk(statement, patch)
         assert len(patch.hits) > before or result is statement, patch.slug()
-        body.extend(result if isinstance(result, cst.FlattenSentinel) else [result])
+        made = syntax.parts(statement, result, patch.drops)
+        if result is not statement:
+            left = "".join(printer.text(module, node) for node in made)
+            lost = _lost_comment(printer.text(module, statement), left, patch.drops)
+            if lost:
+                patch.refuse(f"its edit would lose the comment {lost!r}", patch.hits[before][1])
+        body.extend(made)
     if not patch.hits:
         return module
-    return module.with_changes(body=[node for node in body if node is not cst.RemovalSentinel.REMOVE])
+    body, left = syntax.spaced(body)
+    return module.with_changes(body=body, footer=[*left, *module.footer])
+
+
+def _lost_comment(before: str, after: str, drops: Sequence[str]) -> str | None:
+    """A comment of `before` that neither `after` nor `drops` has; None if there is none."""
+    for comments in (_hashes, _comments):  # to tell a comment from a string is slow, and seldom needed
+        lost = Counter(comments(before)) - Counter([*comments(after), *drops])
+        if not lost:
+            return None
+    return next(iter(lost))
+
+
+def _hashes(text: str) -> list[str]:
+    return [found.rstrip() for found in re.findall("#.*", text)] if "#" in text else []
+
+
+def _comments(text: str) -> list[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [token.string.rstrip() for token in tokens if token.type == tokenize.COMMENT]
 
 
 def mark(source: bytes, text: str) -> bytes:

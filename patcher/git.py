@@ -152,7 +152,8 @@ class _Git:
             if process.poll() is None:
                 _kill(process)
         if process.returncode:
-            raise self._failed(self._reason(err), "Is this the right address?", final=False)
+            advice = _advice(err)
+            raise self._failed(self._reason(err), advice or "Is this the right address?", final=bool(advice))
         return out
 
     def _reason(self, err: bytes) -> str:
@@ -167,6 +168,12 @@ class _Git:
         problem = Problem(why, file=self.source, hint=hint, code=2)
         problem.final = final  # another command would fail in the same way
         return problem
+
+
+def _advice(err: bytes) -> str:
+    """What git itself says to do with a repository that belongs to somebody else."""
+    found = re.search(r"^\s*(git config .*safe\.directory .*)$", err.decode("utf-8", "replace"), re.MULTILINE)
+    return f"It belongs to another user. If you trust that one: {found[1]}" if found else ""
 
 
 def _kill(process: subprocess.Popen) -> None:

@@ -46,7 +46,7 @@ def judge(project: Project, arrived: Arrived, present: Present, folder: str | No
     others = [*origin_problems, *others, *crashes]
     stale += list(arrival.needs(arrived, chosen, scripts))
     complete = not crashes and chosen.keys() == present.lock["files"].keys()
-    files = _files(arrived, scripts, present, text, beside) if complete else {}
+    files = _files(arrived, scripts, present, text, beside, tables) if complete else {}
     facts = {
         "source": {"kind": arrived.kind, "origin": arrived.origin, "commit": arrived.commit, "date": arrived.date},
         "pinned": arrival.is_pinned(scripts, present.lock),
@@ -119,10 +119,18 @@ def what_check_says(judged: Judgement) -> str:
 
 
 def _files(
-    arrived: Arrived, scripts: Mapping[str, bytes], present: Present, licence: bytes | None, beside: list[str]
+    arrived: Arrived,
+    scripts: Mapping[str, bytes],
+    present: Present,
+    licence: bytes | None,
+    beside: list[str],
+    tables: Mapping[str, Sequence[Outcome]],
 ) -> dict[str, bytes]:
     """The scripts, the licence and the lock that names them."""
-    lock = {**present.lock, "files": {name: upstream.entry(scripts[name]) for name in sorted(scripts)}}
+    lock = {key: value for key, value in present.lock.items() if key != "stale"}
+    lock["files"] = {name: upstream.entry(scripts[name]) for name in sorted(scripts)}
+    if stale := {o.patch for outcomes in tables.values() for o in outcomes if o.verdict is Verdict.STALE}:
+        lock["stale"] = sorted(stale)
     if licence is not None:
         lock["licence"] = arrival.kind_of(licence)
     # Of a copy without a commit nothing more is known, unless it is one that is known.

@@ -26,12 +26,10 @@ def serialise(data: dict) -> bytes:
 
 def read(out: Path) -> dict | None:
     """The manifest of a build; None where there is none.  Raises Problem where it is not as it was written."""
-    try:
-        source = (out / MANIFEST).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    path = out / MANIFEST
+    if not path.exists():
         return None
-    except IsADirectoryError:
-        source = b""
+    source = path.read_bytes() if path.is_file() else b""  # a pipe would never end
     try:
         data = json.loads(source)
         whole = serialise({key: value for key, value in data.items() if key != "sha256"}) == source
@@ -70,8 +68,8 @@ def sha256(content: bytes) -> str:
 
 
 def file_sha256(path: Path) -> str | None:
-    """The sha256 of a file; None where it cannot be read."""
+    """The sha256 of a file; None where it is none, or cannot be read."""
     try:
-        return sha256(path.read_bytes())
+        return sha256(path.read_bytes()) if path.is_file() else None  # a pipe would never end
     except OSError:
         return None

@@ -43,6 +43,10 @@ class Patch(cst.CSTTransformer):
     leaves: ClassVar[Sequence[str]] = ()
     """Look-alikes that stay as they are: documentation, and a test."""
 
+    drops: ClassVar[Sequence[str]] = ()
+    """Comments, as they stand in upstream, that go with the code that they are about.
+    Of a statement that is removed all others stay, above the next one; an edit that would lose one is refused."""
+
     after: ClassVar[Sequence[str]] = ()
     """Patches that have to come earlier in a series that holds both."""
 
@@ -114,7 +118,7 @@ class Patch(cst.CSTTransformer):
 
         Gives the name to call `function` by, the one that the function at hand needs.
         """
-        self.draft.inline(module, self._parser_for(module), function, self.function)
+        self.draft.inline(module, self._parser_for(module), function, self.function, self.module.default_newline)
         return function
 
     def bring(self, variable: str) -> str:

@@ -17,6 +17,7 @@ class Place(Enum):
 
     PARSED = "below `args = parser.parse_args()`"
     OPTIMIZER = "below `optimizer = torch.optim...(model.parameters(), ...)`"
+    LOADERS = "below its two loaders"
     BEFORE_LOOP = "before the loop"
     FIRST_IN_LOOP = "first in the loop"
     LAST_IN_LOOP = "last in the loop"
@@ -44,7 +45,12 @@ def insert(
             )
         return _sorted(block, at if place is Place.BEFORE_LOOP else at + 1, lines, order)
 
-    anchors = {Place.PARSED: is_parsing, Place.OPTIMIZER: lambda line: optimized(line) is not None}
+    last = next((line for line in reversed(function.body.body) if loader_in(line)), None)
+    anchors = {
+        Place.PARSED: is_parsing,
+        Place.OPTIMIZER: lambda line: optimized(line) is not None,
+        Place.LOADERS: lambda line: line is last,
+    }
     return _edited(function, anchors.get(place, is_loop(function)), edit)
 
 
@@ -184,6 +190,20 @@ def training_loader(function: cst.FunctionDef) -> cst.Call | None:
     handed = [node.args[0].value for node in nodes if syntax.is_call(node, "train") and node.args]
     named = [node.value for node in nodes if isinstance(node, cst.Assign) and _is_of(node, handed)]
     return next((call for call in (named if handed else nodes) if syntax.is_call_of(call, "DataLoader")), None)
+
+
+def loader_in(line: cst.CSTNode) -> str | None:
+    """What a line calls the loader that it makes."""
+    made = syntax.assigns(line, lambda value: syntax.is_call_of(value, "DataLoader"))
+    return getattr(line.body[0].targets[0].target, "value", None) if made else None
+
+
+def loaders_in(function: cst.FunctionDef) -> tuple[str, str] | None:
+    """What this function calls the two loaders that it makes: the one to train with, and the other one."""
+    names = [name for name in map(loader_in, function.body.body) if name]
+    training = assigned(function, training_loader(function))
+    others = [name for name in names if name != training]
+    return (training, others[0]) if training in names and len(others) == 1 else None
 
 
 def training_images(function: cst.FunctionDef) -> cst.Call | None:

@@ -39,16 +39,17 @@ class Project:
 
     @classmethod
     def find(cls, root: str | None = None) -> Project:
-        """The project at `root`; else in the working directory; else the one that this package came with."""
+        """The project at `root`; else in the working directory or above; else the one that this package came with."""
         installed = HERE / "bundle"  # in a wheel; in a checkout they are beside the package
-        candidates = [Path(root).absolute()] if root else [Path.cwd(), installed, HERE.parent]
+        here = Path.cwd()
+        candidates = [Path(root).absolute()] if root else [here, *here.parents, installed, HERE.parent]
         for candidate in candidates:
             if (candidate / "upstream" / "lock.json").is_file() and (candidate / "patches" / "__init__.py").is_file():
                 return cls(candidate)
         raise UsageError(f"{candidates[0]}: no upstream/lock.json and patches/__init__.py here")
 
     def inputs(self) -> dict[str, str]:
-        """The sha256 of every file that a build depends on, by its POSIX path in the project."""
+        """The sha256 of every file that a build depends on, as if its lines ended in LF, by its POSIX path."""
         paths = [path for path in self.upstream.iterdir() if path.suffix in (".py", ".json")]
         paths += self.patches.rglob("*.py")
         # A hidden file is an editor's.
@@ -56,12 +57,12 @@ class Project:
             path.relative_to(self.root).as_posix(): path for path in paths if path.name[0] != "." and path.is_file()
         }
         files |= {f"patcher/{name}": HERE / name for name in ENGINE}
-        return {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in sorted(files)}
+        return {name: hashlib.sha256(_text(files[name])).hexdigest() for name in sorted(files)}
 
     def support(self) -> dict[str, bytes]:
         """The modules in `patches/support/` by name: the code that built scripts call."""
         paths = (path for path in (self.patches / "support").glob("[!.]*.py") if path.is_file())
-        return {path.stem: path.read_bytes() for path in sorted(paths)}
+        return {path.stem: _text(path) for path in sorted(paths)}
 
     def all_series(self) -> Mapping[str, Mapping[str, Mapping]]:
         return self._import("patches").SERIES
@@ -175,6 +176,11 @@ class Project:
             return Path(path).relative_to(self.root).as_posix()
         except ValueError:
             return path
+
+
+def _text(path: Path) -> bytes:
+    """The bytes of a file with `\\n` alone: how a line ends is up to the checkout (git's core.autocrlf)."""
+    return path.read_bytes().replace(b"\r\n", b"\n")
 
 
 class _Finder(importlib.machinery.PathFinder):

@@ -41,6 +41,7 @@ class Report:
     notes: Sequence[str] = ()  # said before all else
     tables: Mapping[str, Sequence[Outcome]] = field(default_factory=dict)  # outcomes by series, where it is not one
     facts: Mapping[str, object] = field(default_factory=dict)  # more for json
+    root: str = ""  # the project, if it is not the working directory
 
     @property
     def code(self) -> int:
@@ -50,6 +51,8 @@ class Report:
 
 def text(report: Report) -> Iterator[tuple[str, str]]:
     """Lines and their styles."""
+    if report.root:
+        yield f"project {report.root}", ""
     yield from ((note, "") for note in report.notes)
     for series, outcomes in {report.series: report.outcomes, **report.tables}.items():
         yield from _table(series, outcomes)
@@ -87,6 +90,7 @@ def as_json(report: Report) -> str:
     data = {
         "command": report.command,
         "exit": report.code,
+        "root": report.root,
         "series": report.series,
         "summary": report.summary,
         "outcomes": outcomes,
@@ -107,6 +111,8 @@ def _plain(outcome: Outcome) -> dict:
 
 def github(report: Report) -> Iterator[str]:
     """Workflow commands: one annotation a problem, then the summary as a notice; what is no finding is folded away."""
+    if report.root:
+        yield f"::notice title=patcher::project {escaped(report.root)}"
     if report.notes:
         yield from ("::group::what arrived", *(escaped(note) for note in report.notes), "::endgroup::")
     for series, outcomes in report.tables.items():

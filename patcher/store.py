@@ -12,8 +12,10 @@ goes when the last file is taken out of it, unless something else is left there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
@@ -55,7 +57,7 @@ def write(
                 if problems:
                     raise Problems(problems)
                 changed = [
-                    name for name, content in files.items() if _read(out / name) != content or (out / name).is_symlink()
+                    name for name, content in files.items() if (out / name).is_symlink() or _read(out / name) != content
                 ]
                 if changed:
                     _replace(out, {name: files[name] for name in changed}, modes)
@@ -68,7 +70,7 @@ def write(
     except OSError as error:
         whole = not os.path.lexists(out / UNDO)
         hint = f"{out} is as it was." if whole else f"Run `{command}` again: it first puts back what was there."
-        raise Problem(f"cannot write: {error.strerror}", file=str(error.filename or out), hint=hint, code=2) from error
+        raise _unwritable(error, out, hint) from error
 
 
 def repair(out: Path) -> None:
@@ -78,7 +80,19 @@ def repair(out: Path) -> None:
             with _locked(out):
                 recover(out)
     except OSError as error:
-        raise Problem(f"cannot write: {error.strerror}", file=str(error.filename or out), code=2) from error
+        raise _unwritable(error, out) from error
+
+
+def _unwritable(error: OSError, out: Path, hint: str = "") -> Problem:
+    """A failure in a user's words: with the file that it is about, not one in our own folders."""
+    path = Path(error.filename2 or error.filename or out)
+    if path.parent.parent == out and path.parent.name in (NEW, DROP, UNDO):
+        path = out / (unquote(path.name) if path.parent.name == NEW else _name_of(path))
+    elif path.parent == out and path.name in (NEW, DROP, UNDO):
+        path = out
+    if error.errno == errno.EPERM:  # not a matter of modes
+        hint = f"Is it immutable (`lsattr` tells), or another user's? {hint}".rstrip()
+    return Problem(f"cannot write: {error.strerror}", file=path.as_posix(), hint=hint, code=2)
 
 
 def recover(out: Path) -> None:
@@ -89,7 +103,8 @@ def recover(out: Path) -> None:
             path = out / _name_of(saved)
             if saved.name.startswith(KEPT):
                 path.parent.mkdir(exist_ok=True)
-                os.replace(saved, path)
+                if not _is_same(saved, path):  # one that cannot be replaced has not been
+                    os.replace(saved, path)
             elif path.is_dir():
                 _remove_empty(path)
             else:
@@ -180,14 +195,37 @@ def _folders(names: Iterable[str]) -> list[str]:
 
 
 def _in_the_way(out: Path, files: Iterable[str], command: str) -> list[Problem]:
-    """What is not a folder where one has to be.  A link to one is not: what it leads to is not ours to write."""
-    problems = []
-    for path in (out / folder for folder in _folders(files)):
-        if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
-            found = "a symbolic link" if path.is_symlink() else "a file"
-            message, hint = f"expected a folder, found {found}", f"Move it away, then run `{command}` again."
-            problems.append(Problem(message, file=path.as_posix(), hint=hint))
+    """What is not a folder, or not a file, where one has to be.
+
+    A link to a folder is none: what it leads to is not ours to write.  One in the place of a file is
+    replaced, if at all.
+    """
+    problems, hint = [], f"Move it away, then run `{command}` again."
+    for folder in _folders(files):
+        if os.path.lexists(out / folder) and ((out / folder).is_symlink() or not (out / folder).is_dir()):
+            found = f"expected a folder, found {_kind(out / folder)}"
+            problems.append(Problem(found, file=(out / folder).as_posix(), hint=hint))
+    for path in (out / name for name in files):
+        if os.path.lexists(path) and _kind(path) not in ("a symbolic link", "a file"):
+            problems.append(Problem(f"expected a file, found {_kind(path)}", file=path.as_posix(), hint=hint))
     return problems
+
+
+def _kind(path: Path) -> str:
+    """What lies there, in words."""
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return "a symbolic link"
+    return "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "a device, pipe or socket"
+
+
+def _is_same(saved: Path, path: Path) -> bool:
+    """Whether what was put aside, by a link or as a copy, is still what lies there."""
+    if not path.exists() or saved.is_symlink() or path.is_symlink():
+        return False
+    was, now = saved.stat(), path.stat()
+    same = (was.st_mode, was.st_size) == (now.st_mode, now.st_size) and saved.read_bytes() == path.read_bytes()
+    return os.path.samestat(was, now) or same
 
 
 def _remove_empty(folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
@@ -124,9 +125,9 @@ def walk(node: cst.CSTNode, visitor):
     """`node.visit(visitor)`, but for spaces and comments, which are not visited, and without copies.
 
     LibCST copies and validates each node that it visits; here what is left alone stays the same node, whose
-    text has been printed already.
+    text has been printed already.  Comments of a statement that is removed stay, but for those in `visitor.drops`.
     """
-    changes = {}
+    changes, drops = {}, getattr(visitor, "drops", ())
     for name in fields(type(node)) if visitor.on_visit(node) else ():
         old = getattr(node, name)
         if isinstance(old, cst.CSTNode):
@@ -136,7 +137,9 @@ def walk(node: cst.CSTNode, visitor):
         elif isinstance(old, (list, tuple)):
             new = [(child, walk(child, visitor) if isinstance(child, cst.CSTNode) else child) for child in old]
             if any(one is not child for child, one in new):
-                changes[name] = _spaced([part for child, one in new for part in _parts(child, one)])
+                changes[name], left = spaced([part for child, one in new for part in parts(child, one, drops)])
+                if left and isinstance(node, cst.IndentedBlock):
+                    changes["footer"] = [*left, *node.footer]
     return visitor.on_leave(node, node.with_changes(**changes) if changes else node)
 
 
@@ -159,26 +162,42 @@ class _Replacer:
         return self.new if is_name(original, self.name) else updated
 
 
-def _parts(node: cst.CSTNode, result) -> Iterable:
-    """What a node in a sequence has become: one node or several; a blank line, if a line is gone that had one above."""
-    if result is cst.RemovalSentinel.REMOVE:
-        above = getattr(node, "leading_lines", ())
-        return above[:1] if above and not above[0].comment else ()
-    return result if isinstance(result, cst.FlattenSentinel) else (result,)
+def parts(node: cst.CSTNode, result, drops: Iterable[str] = ()) -> Iterable:
+    """What a node in a sequence has become: one node or several, or the lines that a removed statement leaves.
+
+    These are the blank lines above it, and its comments but for `drops`.
+    """
+    if result is not cst.RemovalSentinel.REMOVE:
+        return result if isinstance(result, cst.FlattenSentinel) else (result,)
+    if not hasattr(node, "leading_lines"):
+        return ()
+    blank = itertools.takewhile(lambda line: line.comment is None, node.leading_lines)
+    return [*blank, *(cst.EmptyLine(comment=comment) for comment in comments(node) if comment.value not in drops)]
 
 
-def _spaced(nodes: list) -> list:
-    """The nodes, and the blank lines between them above the next one that has none."""
-    found, above = [], None
+def spaced(nodes: Iterable) -> tuple[list, list]:
+    """The nodes with the lines between them above the next one, blank ones if it has none; and comments at the end."""
+    found, above = [], []
     for node in nodes:
         if isinstance(node, cst.EmptyLine):
-            above = node
+            above.append(node)
             continue
-        if above is not None and not node.leading_lines:
-            node = node.with_changes(leading_lines=[above])
+        said = [line for line in above if line.comment]
+        if above and (said or not node.leading_lines):
+            blank = itertools.takewhile(lambda line: line.comment is None, above)
+            node = node.with_changes(leading_lines=[*blank, *said, *node.leading_lines])
         found.append(node)
-        above = None
-    return found
+        above = []
+    return found, [line for line in above if line.comment]
+
+
+def comments(node: cst.CSTNode) -> Iterator[cst.Comment]:
+    """The comments above, in and behind a node, in the order of the text."""
+    for child in node.children:
+        if isinstance(child, cst.Comment):
+            yield child
+        else:
+            yield from comments(child)
 
 
 def expression(statement: cst.CSTNode) -> cst.BaseExpression | None:
@@ -205,6 +224,8 @@ def without(block: cst.IndentedBlock, unwanted) -> cst.IndentedBlock:
     for statement in block.body:
         if unwanted(statement):
             above += statement.leading_lines
+            inner = comments(statement.with_changes(leading_lines=()))
+            above += [cst.EmptyLine(comment=comment) for comment in inner]
             continue
         if above and (any(line.comment for line in above) or not statement.leading_lines):
             statement = statement.with_changes(leading_lines=[*above, *statement.leading_lines])

@@ -131,26 +131,35 @@ def _without(module: cst.Module, dead: set[Dead]) -> cst.Module:
         name: [("parameter", name, parameter.name.value) in dead for parameter in node.params.params]
         for name, node in functions.items()
     }
-    body: list[cst.BaseStatement] = []
-    above = ()  # the blank line above imports that are gone
+    body: list[cst.CSTNode] = []
     for statement in module.body:
         alone = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
         small = statement.body[0] if alone else None
         function = statement.name.value if isinstance(statement, cst.FunctionDef) else ""
-        if ("function", "", function) in dead or _is_dead(statement, "", dead):
+        if ("function", "", function) in dead:
+            body += _above(statement)
+            continue
+        if _is_dead(statement, "", dead):
+            body += syntax.parts(statement, cst.RemovalSentinel.REMOVE)
             continue
         if isinstance(small, (cst.Import, cst.ImportFrom)) and not isinstance(small.names, cst.ImportStar):
             names = [alias for alias in small.names if ("import", "", _bound(alias)) not in dead]
             if not names:
-                above = above or [line for line in statement.leading_lines if not line.comment]
+                body += syntax.parts(statement, cst.RemovalSentinel.REMOVE)
                 continue
             if len(names) < len(small.names):
                 statement = statement.with_changes(body=[small.with_changes(names=_ended(names, small.names))])
-        if above and not statement.leading_lines:
-            statement = statement.with_changes(leading_lines=above)
-        above = ()
         body.append(syntax.walk(statement, _Remover(function, dead, places)))
-    return module.with_changes(body=body)
+    body, left = syntax.spaced(body)
+    return module.with_changes(body=body, footer=[*left, *module.footer])
+
+
+def _above(function: cst.FunctionDef) -> list[cst.EmptyLine]:
+    """The lines above a function that are not about it alone: those down to the last blank one."""
+    lines = list(function.leading_lines)
+    while lines and lines[-1].comment:
+        lines.pop()
+    return lines
 
 
 def _bound(alias: cst.ImportAlias) -> str:

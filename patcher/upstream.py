@@ -1,7 +1,8 @@
 """The lock: which bytes `upstream/` holds, and which line of it is no longer what it was.
 
 `upstream/lock.json` records, for the scripts that the patches are written against, sha256,
-size and one checksum a line; and, for the public original, repository, commit and sha256.
+size and one checksum a line; for the public original, repository, commit and sha256; and which
+patches were stale when they were taken in (`vendor --accept-stale`), if any.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def read(folder: Path) -> dict:
         _expect(lock["original"], repository=str, commit=str)
         for entry in lock["original"].get("files", {}).values():
             _expect(entry, sha256=str)
+        _expect({"stale": lock.get("stale", [])}, stale=list)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Problem(f"not a lock: {type(error).__name__}: {error}", file="upstream/lock.json", hint=RESTORE) from None
     return lock
@@ -41,6 +43,7 @@ def _expect(entry: dict, **types: type) -> None:
 def verify(folder: Path) -> tuple[dict[str, bytes], list[Problem]]:
     """The locked scripts by name, and what is wrong with them: missing, edited, or not in the lock.
 
+    They have the line ends that the lock says, whatever git's core.autocrlf has made of them.
     Raises Problem where a kill has left a mixture of two upstreams.
     """
     if (folder / UNDO).exists():
@@ -55,13 +58,20 @@ def verify(folder: Path) -> tuple[dict[str, bytes], list[Problem]]:
         elif not (folder / name).is_file():
             problems.append(Problem("missing, but in upstream/lock.json", file=file, hint=RESTORE))
         else:
-            scripts[name] = (folder / name).read_bytes()
+            scripts[name] = _restored((folder / name).read_bytes(), locked[name]["sha256"])
             if hashlib.sha256(scripts[name]).hexdigest() != locked[name]["sha256"]:
                 problems.append(_edited(file, scripts[name], locked[name]))
             elif len(scripts[name]) != locked[name]["size"]:
                 message = f"{name}: the size {locked[name]['size']} is not that of the bytes with this sha256"
                 problems.append(Problem(message, file="upstream/lock.json", hint=RESTORE))
     return scripts, problems
+
+
+def _restored(source: bytes, sha256: str) -> bytes:
+    """The bytes that the lock names if only line ends differ, since a checkout may change them; else `source`."""
+    unix = source.replace(b"\r\n", b"\n")
+    forms = (source, unix, unix.replace(b"\n", b"\r\n"))
+    return next((form for form in forms if hashlib.sha256(form).hexdigest() == sha256), source)
 
 
 def entry(source: bytes) -> dict:

@@ -25,7 +25,8 @@ def run(project: Project, args) -> Report:
             raise UsageError(f"{folder}: came with the installed patcher and is not written: work in a checkout")
         store.repair(folder)
     scripts, problems = upstream.verify(folder)
-    before = {name: path.read_bytes() for name in ("LICENSE", "lock.json") if (path := folder / name).is_file()}
+    names = ("LICENSE", "lock.json", *scripts)
+    before = {name: path.read_bytes() for name in names if (path := folder / name).is_file()}
     present = arrival.Present(upstream.read(folder), scripts, before.get("LICENSE"))
     arrived = sources.fetch(args.source, arrival.wanted(present.lock), args.rev, args.timeout)
     judged = judgement.judge(project, arrived, present, args.path)
@@ -39,11 +40,11 @@ def run(project: Project, args) -> Report:
         verb = "nothing was written" if args.write else "it could not be taken in as it is"
         return Report("vendor", "", problems=problems, summary=f"upstream/: {verb}", **found)
     if not args.write:
-        renewed = [name for name, content in judged.files.items() if {**scripts, **before}.get(name) != content]
+        renewed = [name for name, content in judged.files.items() if {**before, **scripts}.get(name) != content]
         what = "every patch of every series is clean" if set(renewed) & set(scripts) else "holds these scripts already"
         what += f"; --write would write {', '.join(renewed)}" if renewed else ""
         return Report("vendor", "", problems=problems, summary=f"upstream/: {what}", **found)
-    changed = store.write(folder, judged.files, {}, refuse=_changed_since({**scripts, **before}), command="vendor")
+    changed = store.write(folder, judged.files, {}, refuse=_changed_since(before), command="vendor")
     summary = f"wrote {', '.join(changed)}. {judgement.what_check_says(judged)}" if changed else "nothing to do"
     return Report("vendor", "", problems=problems, changed=changed, summary=f"upstream/: {summary}", **found)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
-from patcher import nearest
+from patcher import nearest, upstream
 from patcher.engine import Outcome, Verdict
 from patcher.patch import Patch
 from patcher.problem import Problem
@@ -31,7 +32,7 @@ def problems(
             key = (outcome.patch, outcome.file, outcome.verdict, tuple(sorted(outcome.found.items())), outcome.detail)
             said.setdefault(key, []).append(series)
             first.setdefault(key, (outcome, patches[series][outcome.patch]))
-    found, candidates = [], []
+    found, candidates, lock = [], [], upstream.read(project.upstream)
     for key, (outcome, patch) in first.items():
         place = places[outcome.file]
         of_series = f" in series {', '.join(said[key])}" if len(tables) > 1 else ""
@@ -39,7 +40,7 @@ def problems(
             found.append(_obsolete(project, outcome, said[key], of_series, place, tables))
         elif outcome.verdict is Verdict.STALE:
             near = [] if outcome.refused else texts.findings(outcome.file, patch)
-            more = texts.said_of(outcome, patch)
+            more = [*texts.said_of(outcome, patch), _advice(outcome, texts.is_locked(outcome.file, lock), lock)]
             found.append(_stale(outcome, of_series, place, near, more))
             candidates += [_candidate(outcome, said[key], place, finding) for finding in near]
     return found, candidates
@@ -51,6 +52,11 @@ class Texts:
     def __init__(self, scripts: Mapping[str, bytes], present: Mapping[str, bytes]):
         self._sources = {"new": scripts, "old": present}
         self._made: dict[tuple[str, str], nearest.Script] = {}
+
+    def is_locked(self, name: str, lock: Mapping) -> bool:
+        """Whether the new text is that of which the lock says that it is in `upstream/`."""
+        entry = lock["files"].get(name)
+        return entry is not None and hashlib.sha256(self._sources["new"][name]).hexdigest() == entry["sha256"]
 
     def findings(self, name: str, patch: Patch) -> list[nearest.Finding]:
         try:
@@ -88,9 +94,16 @@ def _stale(outcome: Outcome, of_series: str, place: str, found: Sequence[nearest
         what = f"refused: {outcome.detail}"
     line = next((finding.new.line for finding in found if finding.new), outcome.line)
     excerpt = nearest.shown(found, f"upstream/{outcome.file}", place)
-    advice = f"Adapt patches/{outcome.patch}.py to this text, or take it out of the series in patches/__init__.py."
-    hint = "\n".join(printable(line) for line in [*excerpt, *more, advice])
+    hint = "\n".join(printable(line) for line in [*excerpt, *more])
     return Problem(printable(f"{outcome.patch}: stale{of_series}: {what}"), file=place, line=line, hint=hint)
+
+
+def _advice(outcome: Outcome, is_locked: bool, lock: Mapping) -> str:
+    """What to do; a text on which the patch was clean when it was taken in is no reason to adapt the patch."""
+    if is_locked and outcome.patch not in lock.get("stale", ()):
+        file = f"upstream/{outcome.file}"
+        return f"{file} is as it was taken in: see what has changed in patches/ and patcher/, with `git diff`."
+    return f"Adapt patches/{outcome.patch}.py to this text, or take it out of the series in patches/__init__.py."
 
 
 def _obsolete(

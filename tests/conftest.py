@@ -20,6 +20,9 @@ from patcher.project import Project, Request
 # A shell lets what it runs in the background ignore Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+for name in [name for name in os.environ if name.startswith("GIT_")]:  # a hook names its own repository by them
+    del os.environ[name]
+
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / "examples"))
 import digits  # noqa: E402

@@ -308,7 +308,6 @@ def test_stale_patch_in_the_second_file_writes_nothing_and_hides_nothing(fresh, 
     )
     assert "reshape_topk: stale: expected 1 site (1 in accuracy), found 0 sites" in result.out
     assert "upstream/distributed.py: local_rank_from_env: stale: expected 1 site (1 in <module>)" in result.out
-    assert "Adapt patches/reshape_topk.py" in result.out
     assert "nothing was written" in result.out
 
 
@@ -611,6 +610,23 @@ def test_file_in_place_of_the_folder_is_one_finding_and_stays(toy, patcher):
         assert result.code == 1
         assert "error: build/support: expected a folder, found a file\n" in result.out
         assert (toy / "build/support").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["one.py", "support/words.py", "manifest.json"])
+@pytest.mark.parametrize("make, found", [(Path.mkdir, "a folder"), (os.mkfifo, "a device, pipe or socket")])
+def test_what_is_no_file_in_place_of_one_is_named_as_what_it_is(toy, patcher, name, make, found):
+    """T8: it is no hard link, and stays, whatever --overwrite says."""
+    patcher("apply")
+    (toy / "build" / name).unlink()
+    make(toy / "build" / name)
+    for more in ([], ["--overwrite"]) if name != "manifest.json" else [["--overwrite"]]:
+        result = patcher("apply", *more)
+        assert result.code == 1
+        assert f"error: build/{name}: expected a file, found {found}\n" in result.out
+    if name != "manifest.json":
+        assert f"error: build/{name}: not a file\n" in patcher("check").out
+    (toy / "build" / name).rmdir() if found == "a folder" else (toy / "build" / name).unlink()
+    assert patcher("apply", "--overwrite").code == patcher("check").code == 0
 
 
 def test_mode_of_a_support_module_is_that_of_a_new_file(toy, patcher):

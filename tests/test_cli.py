@@ -208,6 +208,9 @@ def test_refusal_says_why_and_at_which_line(project, patcher, command, form):
     series = " in series standard" if arguments else ""  # guide brings no such name
     line = changed.read_bytes().split(b"\n").index(b"def gpu_list():") + 1
     advice = "Adapt patches/configurable_gpus.py to this text, or take it out of the series in patches/__init__.py."
+    if not arguments:  # what is in the lock was clean when it was taken in
+        advice = "upstream/dataparallel.py is as it was taken in: see what has changed in patches/ and patcher/, "
+        advice += "with `git diff`."
     message = f"configurable_gpus: stale{series}: refused: the script has a gpu_list of its own"
     found = [finding for finding in said(result, form) if "configurable_gpus" in finding[2]]
     assert found == [(f"{where}dataparallel.py", line, message, advice)]
@@ -255,6 +258,34 @@ def test_obsolete_patch_can_be_shown_by_diff(project, patcher):
     assert result.code == 1
     assert "LOCAL_RANK" in result.out
     assert "gpus" not in result.out
+
+
+@pytest.mark.parametrize("name", ["configurable_gpus", "local_rank_from_env"])
+def test_diff_of_a_patch_is_its_own_while_another_is_stale(project, patcher, name):
+    """T5: its own hunks, word for word those of a project in which all is well."""
+    fine = patcher("diff", name).stdout
+    stale(project)
+    result = patcher("diff", name)
+    assert (result.code, result.stdout) == (1, fine) and fine
+    assert "reshape_topk: stale" in result.err
+
+
+def test_diff_of_a_stale_patch_shows_no_hunk_of_another(project, patcher):
+    """T5: it is stale in one file, and there it does nothing."""
+    stale(project)
+    result = patcher("diff", "reshape_topk")
+    assert result.code == 1
+    assert re.findall("^[+-]{3} .*", result.out, flags=re.M) == ["--- a/dataparallel.py", "+++ b/dataparallel.py"]
+    assert len(re.findall("^[+-] ", result.out, flags=re.M)) == 2
+    result = patcher("diff", "reshape_topk", "--format", "json")
+    assert json.loads(result.out)["diff"].count("@@ ") == 1
+
+
+def test_diff_of_a_patch_shows_nothing_if_upstream_was_edited(project, patcher):
+    """T5: then no patch is tried."""
+    replace(project / "upstream/distributed.py", b"default=3200", b"default=32")
+    result = patcher("diff", "reshape_topk")
+    assert (result.code, result.out) == (1, "")
 
 
 def test_advice_about_an_obsolete_patch_works(project, patcher):
@@ -320,6 +351,37 @@ def test_without_a_project_here_the_one_beside_the_package_is_used(tmp_path, mon
         "manifest.json",
         "support",
     ]
+
+
+def test_project_is_searched_upwards_and_named(fresh, patcher, monkeypatch):
+    """T9: a sub-folder works on the project around it, and on its build; the package's own is not meant."""
+    (fresh / "docs/more").mkdir(parents=True)
+    monkeypatch.chdir(fresh / "docs/more")
+    assert patcher("check").out == f"project {fresh}\n../../build: is what apply would write, series standard\n"
+    assert json.loads(patcher("check", "--format", "json").out)["root"] == str(fresh)
+    assert f"::notice title=patcher::project {fresh}\n" in patcher("check", "--format", "github").out
+    replace(fresh / "build/distributed.py", b"default=3200", b"default=32")
+    result = patcher("check")
+    assert result.out.startswith(f"project {fresh}\n")
+    assert "error: ../../build/distributed.py:" in result.out
+    assert patcher("apply", "--series", "guide", "--overwrite").code == 0
+    assert not (fresh / "docs/more/build").exists()
+    result = patcher("diff")
+    assert (result.out[:4], result.err) == ("--- ", f"project {fresh}\n")
+
+
+@pytest.mark.parametrize("command", ["check", "list"])
+def test_project_of_the_package_is_named(tmp_path, patcher, monkeypatch, command):
+    """T9: nobody is to take it for the one at hand."""
+    monkeypatch.chdir(tmp_path)
+    assert patcher(command).out.startswith(f"project {REPO}\n")
+
+
+def test_project_at_hand_is_not_named(fresh, patcher):
+    """T9: by whatever path it is given."""
+    for root in ([], ["--root", "."], ["--root", "../project"], ["--root", fresh]):
+        assert "project" not in patcher("check", *root).out
+    assert json.loads(patcher("check", "--format", "json").out)["root"] == ""
 
 
 def test_diff_with_names_shows_only_what_these_patches_do(fresh, patcher):
@@ -570,6 +632,38 @@ def test_terminal_without_rich_gets_plain_text(fresh, process, tmp_path):
     stale(fresh)
     code, text = on_terminal("check", cwd=fresh, PYTHONPATH=f"{tmp_path / 'shadow'}{os.pathsep}{REPO}")
     assert (code, text) == (1, process("check", cwd=fresh).out)
+
+
+OUTPUT = {**COMMANDS, "vendor": ["upstream"], "rewrite": ["upstream"], "check --format json": [], "--help": []}
+
+
+@pytest.mark.parametrize("command", OUTPUT)
+@pytest.mark.parametrize("why", ["No space left on device", "it is closed"])
+def test_stdout_that_takes_nothing_is_said_in_one_line(fresh, capsys, monkeypatch, command, why):
+    """T7: `> /dev/full` and `>&-`, for each command and for --help."""
+    stdout = None if "closed" in why else open("/dev/full", "w")  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert cli.main([*command.split(), *OUTPUT[command]]) == 2
+    assert capsys.readouterr().err == f"patcher: cannot write to stdout: {why}\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["1", None])
+@pytest.mark.parametrize("redirect, status", [(">/dev/full", 2), (">&-", 2), (">/dev/full 2>&1", 2), ("2>&-", 0)])
+def test_process_without_a_stream_ends_in_silence(fresh, redirect, status, unbuffered):
+    """T7: neither Python's own words at its exit, nor its status 120; without stderr all is well."""
+    env = environment(PYTHONUNBUFFERED=unbuffered)
+    shell = f"{shlex.quote(sys.executable)} -m patcher diff {redirect}"
+    done = subprocess.run(shell, shell=True, cwd=fresh, env=env, capture_output=True, text=True)
+    assert done.returncode == status
+    assert done.stderr.count("\n") == (">&1" not in redirect and status == 2)
+    assert done.stdout.startswith("--- ") == (status == 0)
+
+
+def test_bad_usage_is_said_although_stdout_is_full(fresh, capsys, monkeypatch):
+    """T7: nothing is written there, so nothing is wrong with it."""
+    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))  # noqa: SIM115
+    assert cli.main(["check", "--series", "nosuch"]) == 2
+    assert "there is no series 'nosuch'" in capsys.readouterr().err
 
 
 # What a run imports

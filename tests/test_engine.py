@@ -269,6 +269,7 @@ p.add_argument('--two',
 def f(feed, net):
     args = p.parse_args()
     sgd = torch.optim.SGD(net.parameters(), 1)
+    images = DataLoader(args)
 
     for x in feed:
         go(x)
@@ -326,8 +327,9 @@ def placing(name: str, place: Place, rank: int) -> Patch:
 
 AT = {
     Place.PARSED: ("args = p.parse_args()", "sgd = torch.optim.SGD(net.parameters(), 1)"),
-    Place.OPTIMIZER: ("sgd = torch.optim.SGD(net.parameters(), 1)", "for x in feed:"),
-    Place.BEFORE_LOOP: ("sgd = torch.optim.SGD(net.parameters(), 1)", "for x in feed:"),
+    Place.OPTIMIZER: ("sgd = torch.optim.SGD(net.parameters(), 1)", "images = DataLoader(args)"),
+    Place.LOADERS: ("images = DataLoader(args)", "for x in feed:"),
+    Place.BEFORE_LOOP: ("images = DataLoader(args)", "for x in feed:"),
     Place.FIRST_IN_LOOP: ("for x in feed:", "go(x)"),
     Place.LAST_IN_LOOP: ("go(x)", "end(args, sgd)"),
     Place.AFTER_LOOP: ("go(x)", "end(args, sgd)"),
@@ -380,7 +382,7 @@ def test_loop_with_a_continue_has_no_last_place():
 
 def test_patch_refuses_with_a_line_and_a_reason():
     def at_loop(self, function):
-        self.refuse("there is a loop", function.body.body[2])
+        self.refuse("there is a loop", next(n for n in function.body.body if isinstance(n, cst.For)))
 
     assert refused(asking("a", at_loop)) == (line_of("for x in feed:"), "there is a loop")
     assert refused(asking("a", lambda self, function: self.refuse("so"))) == (line_of("def f(feed, net):"), "so")
@@ -508,6 +510,50 @@ def test_functions_and_options_of_a_module_can_be_written_into_the_script():
         1,
         "the script has a shown of its own",
     )
+
+
+class Renewing(Patch):
+    """Write `new()` for `old(...)`, and take `bye()` out."""
+
+    sites, needles = {"f.py": {"f": 1}}, (b"old", b"bye", b"new")
+
+    def done(self, node):
+        return syntax.is_call(node, "new")
+
+    def leave_Call(self, original, updated):
+        return updated.with_changes(func=cst.Name("new"), args=()) if syntax.is_call(updated, "old") else updated
+
+    def leave_SimpleStatementLine(self, original, updated):
+        call = syntax.expression(updated)
+        return cst.RemovalSentinel.REMOVE if syntax.is_call(call, "bye") else updated
+
+
+@pytest.mark.parametrize(
+    "source, after",
+    [
+        ("def f():\n    x = old(1)  # some\n", "def f():\n    x = new()  # some\n"),
+        ("def f():\n    x = old('# 1')\n", "def f():\n    x = new()\n"),
+        ("def f():\n    x = old(1,  # one\n            2)\n", None),
+        ("def f():\n    x = old(1,  # gone\n            2)\n", "def f():\n    x = new()\n"),
+    ],
+)
+def test_edit_that_would_lose_a_comment_is_refused(source, after):
+    """T10: unless the patch lists it in `drops`."""
+    patch = type("Renewing", (Renewing,), {"__module__": "patches.renewing", "drops": ("# gone",)})()
+    rendered = render("f.py", source.encode(), [patch])
+    (outcome,) = rendered.outcomes
+    if after is None:
+        assert (outcome.refused, outcome.line) == (True, 2)
+        assert outcome.detail == "its edit would lose the comment '# one'"
+    else:
+        assert (outcome.verdict, rendered.after.decode()) == (Verdict.CLEAN, after)
+
+
+def test_comment_of_a_removed_top_level_statement_stays():
+    """T10: above the next one, or at the end of the file."""
+    patch = type("Renewing", (Renewing,), {"__module__": "patches.renewing", "sites": {"f.py": {"<module>": 3}}})()
+    rendered = render("f.py", b"old()\n# one\nbye()\ny()\n# two\nbye()  # three\n", [patch])
+    assert rendered.after == b"new()\n# one\ny()\n# two\n# three\n"
 
 
 def test_what_a_patch_asks_for_ends_its_lines_as_the_file_does():

@@ -445,6 +445,24 @@ def test_run_inside_a_hook_is_not_led_to_the_repository_of_the_hook(four, tmp_pa
     assert sorted(path.name for path in (other / ".git").rglob("*")) == before
 
 
+def test_repository_of_another_owner_comes_with_the_advice_of_git(four, tmp_path, monkeypatch):
+    """T13: git says what to do, and it works; the address is right."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a repository away")
+    config = tmp_path / "config"
+    config.touch()
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    for path in (four, *four.rglob("*")):
+        os.chown(path, 1234, 1234)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Problem, match="detected dubious ownership") as caught:
+        fetch("four")
+    advice = f"git config --global --add safe.directory {four}/.git"
+    assert caught.value.hint == f"It belongs to another user. If you trust that one: {advice}"
+    subprocess.run(advice.split(), check=True)
+    assert fetch("four").files["distributed.py"] == b"x = 4\r\n"
+
+
 def test_transport_that_runs_a_command_is_refused(tmp_path):
     assert "transport 'ext' not allowed" in refused(f"ext::sh -c touch% {tmp_path}/ran")
     assert "git says" in refused(f"ssh://-oProxyCommand=touch%20{tmp_path}/ran/x")

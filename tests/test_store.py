@@ -235,6 +235,57 @@ def test_read_only_disk_leaves_the_build_as_it_was_and_can_be_checked(project, p
     assert contents(project / "build") == expected(plans["more"])
 
 
+@pytest.fixture
+def immutable():
+    """Makes a path immutable, for root too; that is undone whatever happens."""
+    paths = []
+
+    def make(path):
+        done = subprocess.run(["chattr", "+i", str(path)], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no chattr here: {done.stderr.strip()}")
+        paths.append(path)
+
+    yield make
+    for path in paths:
+        subprocess.run(["chattr", "-i", str(path)], check=True)
+
+
+@pytest.mark.parametrize("name", ["two.py", "manifest.json", "."])
+def test_immutable_file_is_named_and_leaves_the_build_as_it_was(project, write, immutable, name):
+    """T8: the file at fault, what it may be, and none of our own folders."""
+    write("plain")
+    before = tree(project / "build")
+    immutable(project / "build" / name)
+    with pytest.raises(Problem) as caught:
+        write("more")
+    assert caught.value.file == ("build" if name == "." else f"build/{name}")
+    assert caught.value.message == f"cannot write: {os.strerror(errno.EPERM)}"
+    assert caught.value.hint.startswith("Is it immutable (`lsattr` tells), or another user's? ")
+    assert tree(project / "build") == before
+
+
+@pytest.mark.parametrize("call", ["replace", "rename", "open", "mkdir"])
+def test_failure_names_a_file_of_the_build(project, write, monkeypatch, call):
+    """T8: whatever call fails, at whatever path."""
+    write("plain")
+    before, real = files_of(project / "build"), getattr(os, call)
+
+    def failing(path, *rest, **options):
+        if ".patcher-new" in str(path) or (call == "rename" and ".patcher-drop" in str(path)):
+            targets = [None, str(rest[0])] if call in ("replace", "rename") else []
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path), *targets)
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(os, call, failing)
+    with pytest.raises(Problem) as caught:
+        write("more")
+    monkeypatch.undo()
+    assert ".patcher" not in caught.value.file
+    assert caught.value.file == "build" or (project / caught.value.file).is_file()
+    assert files_of(project / "build") == before
+
+
 @pytest.mark.parametrize("command", ["apply", "check", "diff"])
 @pytest.mark.parametrize("out", ["afile", "afile/build"])
 def test_file_in_place_of_the_folder_is_an_error_and_no_crash(project, patcher, command, out):

@@ -1,5 +1,7 @@
 """Predicates over nodes: what they take, and the look-alikes that they do not."""
 
+import re
+
 import libcst as cst
 import pytest
 
@@ -113,3 +115,44 @@ def test_variable_is_replaced_and_not_an_attribute_or_a_keyword_of_its_name():
     line = cst.parse_statement("best = max(best, run.best, f(best=best.best))\n")
     new = syntax.replaced(line, "best", cst.parse_expression("run.top"))
     assert cst.Module([new]).code == "run.top = max(run.top, run.best, f(best=run.top.best))\n"
+
+
+class Removing:
+    """Removes each line that calls `go`."""
+
+    drops = ("# of go",)
+
+    def on_visit(self, node):
+        return True
+
+    def on_leave(self, original, updated):
+        call = syntax.expression(updated)
+        return cst.RemovalSentinel.REMOVE if call is not None and syntax.is_call(call, "go") else updated
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("a()\n# why\ngo()\nb()\n", "a()\n# why\nb()\n"),
+        ("a()\n# of go\ngo()\nb()\n", "a()\nb()\n"),
+        ("a()\n\n# one\n# of go\ngo()\n# two\nb()\n", "a()\n\n# one\n# two\nb()\n"),
+        ("a()\n\ngo()\nb()\n", "a()\n\nb()\n"),
+        ("a()\ngo()  # there\nb()\n", "a()\n# there\nb()\n"),
+        ("a()\ngo(1,  # first\n   2)\n\nb()\n", "a()\n# first\n\nb()\n"),
+        ("a()\n# why\ngo()\n", "a()\n# why\n"),
+        ("a()\n# why\ngo()\n# end\n", "a()\n# why\n# end\n"),
+        ("a()\n# one\ngo()\n# two\ngo()\nb()\n", "a()\n# one\n# two\nb()\n"),
+    ],
+)
+def test_comments_of_a_removed_statement_stay_above_the_next(before, after):
+    """T10: but for those that the patch says go with it."""
+    head, indented = "def f():\n", lambda text: re.sub("(?m)^(?=.)", "    ", text)
+    function = cst.parse_module(head + indented(before) + "x()\n")
+    body = [syntax.walk(statement, Removing()) for statement in function.body]
+    assert function.with_changes(body=body).code == head + indented(after) + "x()\n"
+    if "of go" not in before:
+        (block,) = (
+            syntax.without(node.body, lambda line: "go" in cst.Module([line]).code) for node in function.body[:1]
+        )
+        result = function.with_changes(body=[function.body[0].with_changes(body=block), *function.body[1:]]).code
+        assert re.findall("#.*", result) == re.findall("#.*", before)

@@ -161,3 +161,24 @@ def test_line_endings_stay():
     before = "import a\r\nimport b\r\na(b)\r\n"
     pristine, module = cst.parse_module(before.encode()), cst.parse_module(before.replace("a(b)", "a()").encode())
     assert unused.removed(pristine, module, lambda module: module.code).bytes == b"import a\r\na()\r\n"
+
+
+@pytest.mark.parametrize(
+    "before, left",
+    [
+        ("import os\n# for b\nimport b\nb(os)\n", "import os\n# for b\nb(os)\n"),
+        ("import os  # for b\nb(os)\n", "# for b\nb(os)\n"),
+        ("import os\n\n# of b\nimport b  # too\n\n# more\nb(os)\n", "import os\n\n# of b\n# too\n\n# more\nb(os)\n"),
+    ],
+)
+def test_comments_of_an_import_that_goes_stay(before, left):
+    """T10: above the next statement."""
+    name = "b" if "import b" in before else "os"
+    gone = before.replace("b(os)", "b(os)".replace(name, "c" if name == "b" else "0"))
+    assert removed(before, gone) == left.replace("b(os)", "c(os)" if name == "b" else "b(0)")
+
+
+def test_comment_that_stands_apart_from_a_function_that_goes_stays():
+    """T10: what stands right above it, and in it, is about the function alone."""
+    before = "import a\n\n\n# Helpers\n\n# Adds.\ndef f(x):  # of x\n    return x  # as it is\n\n\na(f)\n"
+    assert removed(before, before.replace("a(f)", "a()")) == "import a\n\n\n# Helpers\n\n\na()\n"

@@ -78,7 +78,6 @@ EDITS = {
     "text appended": lambda s: s + b"\nx = 1",
     "last line removed": lambda s: s[: s.rindex(b"\n")],
     "emptied": lambda s: b"",
-    "crlf": lambda s: s.replace(b"\n", b"\r\n"),
     "a form feed": lambda s: s.replace(b"\n\n\n", b"\n\x0c\n\n", 1),
     "not utf-8": lambda s: s.replace(b"import random", b"import r\xe4ndom"),
 }
