@@ -23,6 +23,7 @@ start = {  # anywhere: under any launcher, on any device
     "topology_line": {},
     "argument_checks": {},
     "expected_world": {},
+    "same_job": {},
     "printed_warnings": {},
 }
 

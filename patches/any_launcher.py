@@ -4,13 +4,14 @@ from patcher import Patch, syntax
 
 
 class AnyLauncher(Patch):
-    """Start under torchrun, torch.distributed.launch, srun or plain python: ask the launcher who this process is.
+    """Start under torchrun, its older forms, srun, mpirun or plain python: ask the launcher who this process is.
 
-    Launchers say so in different ways. Old wrappers still pass `--local_rank`, newer ones `--local-rank`:
-    both are taken, and what the environment says wins.
+    Launchers say so in different ways, and one that is not understood would start N trainings.  Old wrappers
+    still pass `--local_rank`, newer ones `--local-rank`: both are taken, and what the environment says wins.
+    A script that has no such option is one process, and a launcher that starts more of them is refused.
     """
 
-    sites = {"distributed.py": {"<module>": 1, "main": 1}}
+    sites = {"distributed.py": {"<module>": 1, "main": 1}, "dataparallel.py": {"main": 1}}
     needles = (b"local_rank", b"local-rank", b"parse_args")
     origin = "https://github.com/huggingface/pytorch-image-models/issues/1336"
     changes = [
@@ -19,6 +20,7 @@ class AnyLauncher(Patch):
             "p.add_argument('--local_rank', '--local-rank', type=int)\n"
             "def main():\n    a = p.parse_args()\n    launch.join(a)\n",
         ),
+        ("def main():\n    a = p.parse_args()\n", "def main():\n    a = p.parse_args()\n    launch.check_single(a)\n"),
     ]
     leaves = [
         "def main():\n    a = p.parse_known_args()\n",
@@ -27,7 +29,7 @@ class AnyLauncher(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "launch.join")
+        return any(syntax.is_call(node, f"launch.{name}") for name in ("join", "check_single"))
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         old, new = "--local_rank", "--local-rank"
@@ -42,4 +44,5 @@ class AnyLauncher(Patch):
         return updated
 
     def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
-        return self.insert_check(updated, "launch.join", rank=0)
+        ranked = any(syntax.adds_option(node, "--local_rank") for node in self._nodes("local_rank"))
+        return self.insert_check(updated, "launch.join" if ranked else "launch.check_single", rank=0)

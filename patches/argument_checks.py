@@ -7,7 +7,7 @@ class ArgumentChecks(Patch):
     """Refuse numbers that make no sense in one line, before anything has started.
 
     Upstream ends in a traceback of torch for `-b 0` or `--print-freq 0`, hangs for `--workers 3000000000`,
-    and does nothing, successfully, for `--epochs -1`.
+    and does nothing, successfully, for `--epochs -1` or `--start-epoch 9 --epochs 2`.
     """
 
     sites = {"distributed.py": {"main": 1}, "dataparallel.py": {"main": 1}}

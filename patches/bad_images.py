@@ -10,8 +10,8 @@ class BadImages(Patch):
     skips nothing: its accuracy would be that of another set.
     """
 
-    sites = {"distributed.py": {"main": 1, "main_worker": 2}, "dataparallel.py": {"main": 1, "main_worker": 2}}
-    needles = (b"ImageFolder", b"parse_args")
+    sites = {"distributed.py": {"main_worker": 2}, "dataparallel.py": {"main_worker": 2}}
+    needles = (b"ImageFolder",)
     origin = "https://github.com/python-pillow/Pillow/issues/1510"
     changes = [
         (
@@ -19,7 +19,6 @@ class BadImages(Patch):
             "def f(o):\n    seen = ImageFolder(a, t, loader=decode.skipping(o.skip_bad_images))\n"
             "    new = DataLoader(datasets.ImageFolder(b,\n      u,\n      loader=decode.load_image))\n",
         ),
-        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    decode.check(o)\n"),
     ]
     leaves = [
         "def f(o):\n    seen = datasets.ImageFolder(a, loader=l)\n",
@@ -31,7 +30,7 @@ class BadImages(Patch):
         self.training = None  # the data set of the function at hand that is trained on
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_dotted(node, "decode.load_image") or syntax.is_call(node, "decode.check")
+        return syntax.is_dotted(node, "decode.load_image")
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if "." not in self.function:  # a function in it loads nothing
@@ -46,6 +45,3 @@ class BadImages(Patch):
         training = original is self.training
         code = f"decode.skipping({self.args}.skip_bad_images)" if training else "decode.load_image"
         return syntax.with_argument(updated, "loader", cst.parse_expression(code))
-
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
-        return self.insert_check(updated, "decode.check", rank=70)

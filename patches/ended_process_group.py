@@ -4,10 +4,10 @@ from patcher import Patch, syntax
 
 
 class EndedProcessGroup(Patch):
-    """Leave the process group on every way out, and end when the launcher is gone.
+    """Leave the process group after the work, and end at once after an error, with its traceback.
 
-    Upstream never destroys it: torch warns, and NCCL may hang.  When torchrun is killed, its ranks train
-    on as orphans.
+    Upstream never destroys it: torch warns, and NCCL may hang.  After an error on one rank, to destroy it
+    would wait for the others.
     """
 
     sites = {"distributed.py": {"main": 1}}
@@ -16,30 +16,27 @@ class EndedProcessGroup(Patch):
     changes = [
         (
             "def main():\n    main_worker(rank, args)\n",
-            "def main():\n    launch.watch_launcher()\n    try:\n        main_worker(rank, args)\n"
-            "    finally:\n        launch.leave_process_group()\n",
+            "def main():\n    with launch.clean_exit():\n        main_worker(rank, args)\n",
         ),
     ]
     leaves = ["def main():\n    mp.spawn(main_worker, nprocs=2)\n", "def main_worker(rank):\n    pass\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "launch.leave_process_group")
+        return syntax.is_call(node, "launch.clean_exit")
 
     def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
         lines = [line for line in updated.body if _works(line)]
         if not lines or self._guarded():
             return updated
         self.support("launch")
-        code = "launch.watch_launcher()\ntry:\n    pass\nfinally:\n    launch.leave_process_group()\n"
-        first, guard = syntax.statements(code, self.module.default_newline)
-        first = first.with_changes(leading_lines=lines[0].leading_lines)
+        code = "with launch.clean_exit():\n    pass\n"
+        (guard,) = syntax.statements(code, self.module.default_newline)
         body = guard.body.with_changes(body=[lines[0].with_changes(leading_lines=())])
-        at = updated.body.index(lines[0])
-        new = [first, guard.with_changes(body=body)]
-        return updated.with_changes(body=[*updated.body[:at], *new, *updated.body[at + 1 :]])
+        guard = guard.with_changes(body=body, leading_lines=lines[0].leading_lines)
+        return updated.with_changes(body=[guard if line is lines[0] else line for line in updated.body])
 
     def _guarded(self) -> bool:
-        return any(map(self.done, self._nodes("leave_process_group")))
+        return any(map(self.done, self._nodes("clean_exit")))
 
 
 def _works(line: cst.CSTNode) -> bool:

@@ -7,7 +7,7 @@ class SamplesLeft(Patch):
     """Let order and augmentation follow from seed and epoch alone, so that a resumed epoch goes on with what is left.
 
     Upstream draws them from generators in the training process and in each worker, which nothing can put back
-    to where they were.
+    to where they were, and its distributed order is that of seed 0, whatever --seed says.
     """
 
     sites = {"distributed.py": {"main_worker": 1}, "dataparallel.py": {"main_worker": 1}}

@@ -21,13 +21,14 @@ class SavedSteps(Patch):
     """
 
     sites = {
-        "distributed.py": {"main_worker": 4, "train": 2, "validate": 1},
-        "dataparallel.py": {"main_worker": 4, "train": 2, "validate": 1},
+        "distributed.py": {"main": 1, "main_worker": 4, "train": 2, "validate": 1},
+        "dataparallel.py": {"main": 1, "main_worker": 4, "train": 2, "validate": 1},
     }
-    needles = (b"def train(", b"def validate(", b"def main_worker(")
+    needles = (b"def train(", b"def validate(", b"def main_worker(", b"parse_args")
     origin = "https://github.com/pytorch/pytorch/issues/119856"
     needs = ("resume", "any_device")
     changes = [
+        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    stop.catch_signals()\n"),
         (
             "def validate(feed, o):\n    for x in feed:\n        f(x)\n",
             "def validate(feed, run, o):\n    for x in feed:\n        if stop.is_coming():\n"
@@ -42,7 +43,7 @@ class SavedSteps(Patch):
         self.names = {}
 
     def done(self, node: cst.CSTNode) -> bool:
-        return any(syntax.is_call(node, f"stop.{name}") for name in ("watch", "is_due"))
+        return any(syntax.is_call(node, f"stop.{name}") for name in ("catch_signals", "watch", "is_due"))
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if "." in self.function:
@@ -52,6 +53,9 @@ class SavedSteps(Patch):
             self.names["loader"] = self.parameters[0]
 
     def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        if places.parsed_into(updated) and not self.is_done_in(updated):
+            self.support("stop")
+            return self.insert(updated, Place.PARSED, "stop.catch_signals()\n", rank=-10)
         if self.function not in ("main_worker", "train", "validate") or self.is_done_in(updated):
             return updated
         self.support("stop")

@@ -4,15 +4,15 @@ from patcher import Patch, syntax
 
 
 class SeededRun(Patch):
-    """Make --seed mean it: the kernels stay deterministic, ranks augment differently, and the order follows the seed.
+    """Make --seed mean it: the kernels stay deterministic, and ranks draw differently.
 
-    Upstream seeds every rank alike, so all draw the same crops; shuffles by the seed 0 whatever was asked for;
-    and sets cuDNN to choose kernels by their speed after it has asked for deterministic ones.
+    Upstream seeds every rank alike, so all draw the same crops; and sets cuDNN to choose kernels by
+    their speed after it has asked for deterministic ones.
     Loading workers are seeded by the generator of their rank.
     """
 
-    sites = {"distributed.py": {"main": 2, "main_worker": 2}, "dataparallel.py": {"main_worker": 1}}
-    needles = (b"seed", b"DistributedSampler", b"cudnn.benchmark")
+    sites = {"distributed.py": {"main": 2, "main_worker": 1}, "dataparallel.py": {"main_worker": 1}}
+    needles = (b"seed", b"cudnn.benchmark")
     origin = "https://github.com/facebookresearch/detr/issues/297"
     changes = [
         ("def f(o):\n    cudnn.benchmark = True\n", "def f(o):\n    cudnn.benchmark = o.seed is None\n"),
@@ -20,27 +20,17 @@ class SeededRun(Patch):
             "torch.manual_seed(o.seed)\ns = data.DistributedSampler(d, seed=1)\n",
             "torch.manual_seed(seeds.of_rank(o.seed))\ns = data.DistributedSampler(d, seed=1)\n",
         ),
-        (
-            "a = data.DistributedSampler(d)\nb = data.DistributedSampler(e)\n",
-            "a = data.DistributedSampler(d, seed=args.seed or 0)\nb = data.DistributedSampler(e)\n",
-        ),
     ]
     leaves = [
         "cudnn.benchmark = False\ncudnn.deterministic = True\n",
         "torch.manual_seed(o.seed)\nrandom.seed(o.seed)\n",
-        "s = data.DistributedSampler(d, seed=1)\nt = data.DistributedSampler(e)\nrandom.seed(5)\n",
+        "s = data.DistributedSampler(d)\nrandom.seed(5)\n",
     ]
-
-    def __init__(self):
-        super().__init__()
-        self.samplers = {}  # by function, the first one, which is that of the training data
 
     def done(self, node: cst.CSTNode) -> bool:
         if _sets_benchmark(node):
             return isinstance(node.value, cst.Comparison)
-        seed = syntax.argument(node, "seed") if syntax.is_method_call(node, "DistributedSampler") else None
-        called = syntax.is_call(node, "seeds.of_rank")
-        return called or (seed is not None and isinstance(seed.value, cst.BooleanOperation))
+        return syntax.is_call(node, "seeds.of_rank")
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
         if not _sets_benchmark(updated) or not syntax.is_name(updated.value, "True"):
@@ -48,10 +38,6 @@ class SeededRun(Patch):
         return updated.with_changes(value=cst.parse_expression(f"{self.args}.seed is None"))
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        if syntax.is_method_call(updated, "DistributedSampler"):
-            if self.samplers.setdefault(self.function, original) is not original or len(updated.args) != 1:
-                return updated
-            return syntax.with_argument(updated, "seed", cst.parse_expression(f"{self.args}.seed or 0"))
         seeds = syntax.is_method_call(updated, "seed") or syntax.is_method_call(updated, "manual_seed")
         given = updated.args[0].value if seeds and len(updated.args) == 1 else None
         if not isinstance(given, cst.Attribute) or given.attr.value != "seed":

@@ -5,10 +5,10 @@ from patcher.places import Place
 
 
 class TopologyLine(Patch):
-    """Say at the start, in one line, what this job is: hosts, processes, device, batch, learning rate, workers.
+    """Say at the start, in one line, what this job is: hosts, processes, device, batch, learning rate, images.
 
-    Otherwise a second node that forms a world of its own, or a batch that means something else than
-    was thought, shows in the results, days later.
+    Otherwise a second node that forms a world of its own, a batch that means something else than
+    was thought, or a folder too many shows in the results, days later.  Ranks that see other images end the job.
     """
 
     sites = {"distributed.py": {"main_worker": 1}, "dataparallel.py": {"main_worker": 1}}
@@ -16,8 +16,10 @@ class TopologyLine(Patch):
     origin = "https://github.com/pytorch/pytorch/issues/137402"
     changes = [
         (
-            "def f(o):\n    sgd = torch.optim.SGD(net.parameters(), 1)\n    go()\n",
-            "def f(o):\n    sgd = torch.optim.SGD(net.parameters(), 1)\n    launch.print_topology(net, o)\n    go()\n",
+            "def f(o):\n    sgd = torch.optim.SGD(net.parameters(), 1)\n    a = DataLoader(x)\n    b = DataLoader(y)\n"
+            "    train(a, net)\n",
+            "def f(o):\n    sgd = torch.optim.SGD(net.parameters(), 1)\n    a = DataLoader(x)\n    b = DataLoader(y)\n"
+            "    launch.print_topology(net, a, b, o)\n    train(a, net)\n",
         ),
     ]
     leaves = ["def f(args):\n    torch.optim.SGD(p)\n", "def f(args):\n    optimizer = Adam(p)\n"]
@@ -29,5 +31,8 @@ class TopologyLine(Patch):
         made = places.optimizer_in(updated)
         if made is None or self.is_done_in(updated):
             return updated
-        line = f"{self.support('launch')}.print_topology({made[0]}, {self.args})\n"
-        return self.insert(updated, Place.OPTIMIZER, line, rank=10)
+        loaders = places.loaders_in(updated)
+        if loaders is None:
+            self.refuse("it is not clear which loader is trained with, and which one validates", original)
+        line = f"{self.support('launch')}.print_topology({made[0]}, {', '.join(loaders)}, {self.args})\n"
+        return self.insert(updated, Place.LOADERS, line, rank=20)

@@ -1,6 +1,7 @@
 import libcst as cst
 
 from patcher import Patch, places, syntax
+from patcher.places import Place
 
 
 class TrainClasses(Patch):
@@ -34,22 +35,11 @@ class TrainClasses(Patch):
         if checked is not updated or self.is_done_in(updated):
             return checked
         folders = [n for n in syntax.descendants(original) if syntax.is_call_of(n, "ImageFolder")]
-        training = places.training_loader(original)
-        others = [
-            name for name in map(_loader, original.body.body) if name and name != places.assigned(original, training)
-        ]
-        if len(folders) < 2 or not others:
+        if len(folders) < 2 or not any(map(places.loader_in, original.body.body)):
             return updated
+        loaders = places.loaders_in(original)
         images = places.assigned(original, places.training_images(original))
-        if images is None or len(others) > 1:
+        if images is None or loaders is None:
             self.refuse("it is not clear which data set is trained on, and which is validated", original)
-        line = f"{self.support('folders')}.relabel_like({others[0]}.dataset, {images})\n"
-        (new,) = syntax.statements(line, self.module.default_newline)
-        made = [line for line in updated.body.body if _loader(line)]
-        return updated.with_changes(body=syntax.with_statement(updated.body, new, after=lambda s: s is made[-1]))
-
-
-def _loader(statement: cst.CSTNode) -> "str | None":
-    """What a line calls the loader that it makes."""
-    made = syntax.assigns(statement, lambda value: syntax.is_call_of(value, "DataLoader"))
-    return getattr(statement.body[0].targets[0].target, "value", None) if made else None
+        line = f"{self.support('folders')}.relabel_like({loaders[1]}.dataset, {images})\n"
+        return self.insert(updated, Place.LOADERS, line, rank=10)

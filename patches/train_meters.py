@@ -39,21 +39,32 @@ class Measuring(Patch):
         return updated.with_changes(args=[first.with_changes(value=measured), updated.args[1]])
 
 
+REDUCED = """
+if {due}:
+    meters.reduce({progress})  # waits for the device, so it is time of this step
+"""
+
+
 class TrainMeters(Measuring):
     """Average the training meters over all samples of all ranks, and only where a line is printed.
 
     Upstream holds all ranks up in each step: a barrier, three reductions, and three numbers read from the
-    device.  Those go; the meters add up on the device, and are reduced for a line.
+    device.  Those go; the meters add up on the device, and are reduced for a line, before the clock is read: the
+    host waits there for all the steps that it has run ahead.
     """
 
     loop = "train"
     sites = {"distributed.py": {"train": 8}, "dataparallel.py": {"train": 4}}
     needles = (b"def train(",)
     origin = "https://github.com/facebookresearch/ClassyVision/pull/531"
+    drops = ("# All ranks arrive here before their numbers are averaged.",)
     changes = [
         (
-            "def train():\n    m.update( acc1[0], n )\n    p.display(i)\n",
-            "def train():\n    m.update( meters.measured(acc1), n )\n    meters.reduce(p).display(i)\n",
+            "def train(x):\n    for i in x:\n        m.update( acc1[0], n )\n        t = time.time()\n"
+            "        s.update(t - u)\n        if i < 9:\n            p.display(i)\n",
+            "def train(x):\n    for i in x:\n        m.update( meters.measured(acc1), n )\n"
+            "\n        if i < 9:\n            meters.reduce(p)  # waits for the device, so it is time of this step\n"
+            "        t = time.time()\n        s.update(t - u)\n        if i < 9:\n            p.display(i)\n",
         ),
     ]
     leaves = [
@@ -64,8 +75,25 @@ class TrainMeters(Measuring):
     def done(self, node: cst.CSTNode) -> bool:
         return self.function == "train" and syntax.is_call(node, "meters.reduce")
 
-    def leave_Attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.Attribute:
-        """The `progress.display` of `progress.display(i)`."""
-        if self.function != "train" or updated.attr.value != "display" or not isinstance(updated.value, cst.Name):
+    def leave_For(self, original: cst.For, updated: cst.For) -> cst.For:
+        lines = updated.body.body
+        end = next((number for number, line in enumerate(lines) if _display(line)), None)
+        if self.function != "train" or end is None or self.is_done_in(updated):
             return updated
-        return updated.with_changes(value=syntax.wrapped(f"{self.support('meters')}.reduce", updated.value))
+        at = max((number for number in range(end) if _reads_clock(lines[number])), default=end)
+        while at > 0 and _reads_clock(lines[at - 1]):
+            at -= 1
+        self.support("meters")
+        due, progress = map(self.module.code_for_node, (lines[end].test, _display(lines[end]).func.value))
+        reduced = syntax.statements(REDUCED.format(due=due, progress=progress), self.module.default_newline)
+        return updated.with_changes(body=updated.body.with_changes(body=[*lines[:at], *reduced, *lines[at:]]))
+
+
+def _display(line: cst.CSTNode) -> "cst.Call | None":
+    """The call in `if i % 9 == 0: progress.display(i)`, above which the clock is read."""
+    calls = map(syntax.expression, line.body.body) if isinstance(line, cst.If) else ()
+    return next((call for call in calls if call is not None and syntax.is_method_call(call, "display")), None)
+
+
+def _reads_clock(line: cst.CSTNode) -> bool:
+    return any(syntax.is_call(node, "time.time") for node in syntax.descendants(line))

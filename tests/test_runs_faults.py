@@ -78,18 +78,22 @@ def server(build_of):
 def begin(server, data, tmp_path_factory):
     """A function that starts a job, and gives one that waits for its end and tells of it.
 
-    `folder` is where it writes, `fault` what happens to it, see `tests/faults/sitecustomize.py`.
+    `folder` is where it writes, `fault` what happens to it, see `tests/faults/sitecustomize.py`. `own` is what one rank
+    gets besides, see `tests/faults/server.py`. Its lock is gone with it, unless it was killed.
     """
 
-    def begin(*options, ranks=2, folder=None, fault=None, agent_store=False, recipe=RECIPE, **env):
+    def begin(*options, ranks=2, folder=None, fault=None, agent_store=False, recipe=RECIPE, own=None, **env):
         logs = tmp_path_factory.mktemp("job")
         folder = folder or logs / "run"
         env |= {} if fault is None else {"FAULT": json.dumps(fault), "FAULT_FOLDER": str(logs)}
         argv = ["distributed.py", "--data", str(data), *recipe, "--output-dir", str(folder), *map(str, options)]
-        wait = server(ranks=ranks, argv=argv, env=env, logs=str(logs), agent_store=agent_store)
+        wait = server(ranks=ranks, argv=argv, env=env, logs=str(logs), agent_store=agent_store, own=own or {})
 
         def end():
             result = wait()
+            lock = folder / "run.lock"
+            owner = json.loads(lock.read_text())["pid"] if lock.exists() else None
+            assert owner != result["pids"][0] or result["statuses"][0] in (-9, -3)
             outs, errs = ([(logs / f"{name}.{rank}").read_text() for rank in range(ranks)] for name in ("out", "err"))
             fired = logs / "fired"
             return SimpleNamespace(
@@ -102,6 +106,7 @@ def begin(server, data, tmp_path_factory):
                 fired=json.loads(fired.read_text()) | {"ended": time.time()} if fired.exists() else None,
             )
 
+        end.logs = logs
         return end
 
     return begin
@@ -163,17 +168,17 @@ def unreadable(folder) -> str:
 
 
 def progress(end):
-    """Epochs and steps that a resumed run has found done, and what its line says besides; it is the second line.
+    """Epochs and steps that a resumed run has found done, and what its line says besides; it is the first line.
 
     A run without anything to go on from says which weights it begins with, one that goes on does not.
     """
-    lines = end.outs[0].splitlines()
+    lines = [line for line in end.outs[0].splitlines() if not line.startswith("run.lock: its owner is gone (")]
     if lines[0] == "tiny: random weights":
-        assert re.fullmatch(r"--resume auto: no checkpoint in \S+, starting from the beginning", lines[2])
+        assert re.fullmatch(r"--resume auto: no checkpoint in \S+, starting from the beginning", lines[1])
         assert "resumed from" not in end.outs[0]
         return 0, 0, ""
-    assert lines[0].startswith("topology: ") and end.outs[0].count("resumed from") == 1
-    _, epochs, steps, more = DONE.fullmatch(lines[1]).groups()
+    assert lines[1].startswith("topology: ") and end.outs[0].count("resumed from") == 1
+    _, epochs, steps, more = DONE.fullmatch(lines[0]).groups()
     return int(epochs), int(steps), more
 
 
@@ -284,10 +289,14 @@ def test_a_signal_to_any_rank_ends_all_with_status_75_behind_the_step_or_in_vali
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_during_start_up_ends_the_job_and_spoils_nothing(name, begin, whole):
+    """A10: it ends with status 75, and says what is true."""
     ends = [begin(fault={"at": "start", "rank": rank, "do": name}) for rank in (0, 1)]
     for rank, end in enumerate(ends):
         stopped = end()
-        assert stopped.statuses[rank] not in (0, 75) and all(stopped.statuses), stopped
+        assert stopped.statuses[rank] == 75 and all(stopped.statuses), stopped
+        if rank == 0:
+            assert stopped.outs[0].endswith(f"stopped by {name} before the first step: there was nothing to save\n")
+        assert not list(stopped.folder.iterdir())
         assert stopped.fired["ended"] - stopped.fired["time"] < 30
         resumed = begin("--resume", "auto", folder=stopped.folder)()
         assert progress(resumed) == (0, 0, "")
@@ -385,7 +394,8 @@ def test_where_the_newest_checkpoint_is_broken_the_previous_one_is_used_and_it_s
     resumed = begin("--resume", "auto", folder=killed.folder)()
     assert resumed.errs[0].startswith(f"distributed.py: {FILES[0]}: cannot be read: ")
     assert resumed.errs[0].count("\n") == 1 and resumed.errs[1] == ""
-    assert resumed.outs[0].splitlines()[1].startswith(f"resumed from {FILES[1]}: 1 epochs and 0 steps done, ")
+    line = next(line for line in resumed.outs[0].splitlines() if line.startswith("resumed from"))
+    assert line.startswith(f"resumed from {FILES[1]}: 1 epochs and 0 steps done, ")
     resumed.errs[0] = ""
     assert not (why := wrong_end(resumed, whole())), why
 
@@ -426,7 +436,8 @@ def test_the_four_keys_of_upstream_load_under_any_wrapper_and_it_says_what_is_mi
     done = begin("--resume", tmp_path / "four.pth.tar", "--epochs", "2")()
     assert done.statuses == [0, 0] and done.errs == ["", ""]
     line = f"resumed from {tmp_path}/four.pth.tar: 2 epochs and 0 steps done, best Acc@1 {last['best_acc1']:.3f}"
-    assert f"\n{line}; there is no optimizer in it: its momentum starts at zero\n" in done.outs[0]
+    line += "; there is no optimizer in it: its momentum starts at zero; nothing is left to do, with --epochs 2\n"
+    assert done.outs[0].startswith(line)
     evaluated = begin("--evaluate", "--resume", tmp_path / "four.pth.tar")()
     assert evaluated.statuses == [0, 0]
     assert f" * Acc@1 {last['best_acc1']:.3f} " in evaluated.outs[0]
@@ -492,7 +503,8 @@ def test_a_missing_file_a_finished_run_and_a_folder_in_use_are_told_apart(begin,
     done = begin()()
     before = {path.name: path.read_bytes() for path in done.folder.iterdir()}
     again = begin("--resume", "auto", folder=done.folder)()
-    assert again.statuses == [0, 0] and "Epoch" not in again.outs[0] and progress(again) == (2, 0, "")
+    assert again.statuses == [0, 0] and "Epoch" not in again.outs[0]
+    assert progress(again) == (2, 0, "; nothing is left to do, with --epochs 2")
     anew = begin(folder=done.folder)()
     assert anew.statuses[0] == 2 and anew.statuses[1] != 0 and "--overwrite" in anew.errs[0]
     assert {path.name: path.read_bytes() for path in done.folder.iterdir()} == before
@@ -576,12 +588,171 @@ def test_resuming_on_the_smallest_disk_that_was_accepted_runs_to_the_end(begin, 
     assert resumed.statuses == [0, 0], resumed.errs
 
 
+# Two jobs in one folder
+
+
+@pytest.fixture
+def held(begin):
+    """A function that starts a job which waits at a point; gives its folder, and what lets it go on to its end."""
+
+    def held(at, nth):
+        end = begin(fault={"at": at, "nth": nth, "do": "wait"})
+        deadline = time.monotonic() + 120
+        while not (end.logs / "fired").exists():
+            assert time.monotonic() < deadline, "it has not come to this point"
+            time.sleep(0.05)
+
+        def go_on():
+            (end.logs / "go").touch()
+            return end()
+
+        return end.logs / "run", go_on
+
+    return held
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+SECOND = [
+    (["--lr", "-1"], "--lr -1: expected 0 to 1000"),
+    ([], f"{FILES[0]} is there already, and would be replaced"),
+    (["--resume", "auto"], ": another job writes here since "),
+    (["--overwrite"], ": another job writes here since "),
+]
+
+
+def test_a_second_command_in_the_folder_of_a_running_job_is_refused_and_changes_nothing(held, begin, whole):
+    """A1, A2: the first is in its second save meanwhile, and ends like an undisturbed one."""
+    folder, go_on = held(f"fsync {FILES[0]}.tmp", 4)
+    before = contents(folder)
+    ends = [begin(*options, folder=folder) for options, _ in SECOND]
+    for (options, words), end in zip(SECOND, ends):
+        second = end()
+        assert second.statuses[0] == 2 and second.statuses[1] != 0 and second.errs[1] == "", (options, second)
+        (line,) = second.errs[0].splitlines()
+        assert line.startswith("distributed.py: error: ") and words in line
+    assert contents(folder) == before and any(name.endswith(".tmp") for name in before)
+    assert not (why := wrong_end(go_on(), whole())), why
+
+
+def test_of_jobs_that_start_at_once_in_a_folder_one_trains(begin, whole, tmp_path):
+    """A2: the others are refused, by the lock or by what the first has written."""
+    jobs = [end() for end in [begin(folder=tmp_path / "run") for _ in range(3)]]
+    first, *others = sorted(jobs, key=lambda job: job.statuses[0])
+    assert not (why := wrong_end(first, whole())), why
+    for other in others:
+        assert other.statuses[0] == 2 and other.statuses[1] != 0, other
+        assert len(other.errs[0].splitlines()) == 1 and other.errs[1] == ""
+
+
+@pytest.mark.parametrize("name", [FILES[0], "run.lock"])
+def test_a_save_that_finds_the_file_of_another_run_in_its_place_ends_the_job_and_spares_it(name, held):
+    """A2."""
+    folder, go_on = held("step", 5)
+    if name == "run.lock":
+        lock = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(lock | {"owner": "another", "pid": os.getpid()}))
+        words = "another job writes here now"
+    else:
+        torch.save(torch.load(folder / name, weights_only=True) | {"run": "another"}, folder / name)
+        words = f"{folder / name} is another run's by now (another, this is "
+    before = {name: (folder / name).read_bytes() for name in (FILES[0], name)}
+    ended = go_on()
+    assert ended.statuses[0] == 2 and ended.statuses[1] != 0, ended
+    (line,) = ended.errs[0].splitlines()
+    assert line.startswith("distributed.py: error: ") and words in line
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert not list(folder.glob("*.tmp"))
+
+
+def test_an_evaluation_in_the_folder_of_a_running_job_changes_nothing(held, begin, whole):
+    """B12: nor does it wait for the job."""
+    folder, go_on = held(f"fsync {FILES[0]}.tmp", 4)
+    (folder / "skipped_images.txt").write_text("of the job\n")
+    before = contents(folder)
+    evaluated = begin("--evaluate", "--resume", "auto", folder=folder)()
+    assert evaluated.statuses == [0, 0] and evaluated.errs == ["", ""] and " * Acc@1 " in evaluated.outs[0]
+    assert contents(folder) == before
+    (folder / "skipped_images.txt").unlink()
+    assert not (why := wrong_end(go_on(), whole())), why
+
+
+def test_a_run_that_overwrites_and_is_killed_before_its_first_save_leaves_nothing_to_resume(begin, whole):
+    """A8: the files of the run before are kept, out of the way."""
+    done = begin()()
+    files = contents(done.folder)
+    both = begin("--overwrite", "--resume", "auto", folder=done.folder)()
+    assert both.statuses[0] == 2 and "give one of them" in both.errs[0] and contents(done.folder) == files
+    killed = begin("--overwrite", folder=done.folder, fault={"at": "step", "do": "SIGKILL"})()
+    assert killed.statuses[0] == -9
+    (aside,) = done.folder.glob("overwritten-*")
+    assert f"the files of the run before are in {aside.name}/ now\n" in killed.outs[0] and contents(aside) == files
+    resumed = begin("--resume", "auto", folder=done.folder)()
+    assert progress(resumed) == (0, 0, "")
+    aside.rename(done.logs / "aside")
+    assert not (why := wrong_end(resumed, whole())), why
+
+
+# Errors, and readers that are gone
+
+
+def test_an_error_on_one_rank_is_printed_and_ends_the_job_though_the_other_one_waits(begin):
+    """A6: to destroy the process group would take both."""
+    ended = begin("--timeout", 40, fault={"at": "step", "nth": 4, "rank": 1, "do": "raise"})()
+    assert ended.statuses[1] == 1 and ended.statuses[0] != 0
+    assert "Traceback (most recent call last):\n" in ended.errs[1]
+    assert ended.errs[1].endswith("RuntimeError: out of pretended memory\n")
+    assert ended.fired["ended"] - ended.fired["time"] < 30
+
+
+@pytest.mark.parametrize("reader", ["head -1", "a full disk"])
+def test_a_job_outlives_the_reader_of_its_output(reader, build_of, data, tmp_path):
+    """A13: it ends with status 0, and its checkpoint is whole."""
+    command = [sys.executable, build_of() / "distributed.py", "--data", data, *RECIPE, "--output-dir", tmp_path / "run"]
+    env = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
+    with open("/dev/full", "w") as full:
+        out = subprocess.PIPE if reader == "head -1" else full
+        process = subprocess.Popen([*map(str, command)], env=env, stdout=out, stderr=subprocess.STDOUT)
+    if process.stdout:
+        process.stdout.readline()
+        process.stdout.close()
+    assert process.wait(240) == 0
+    assert state(tmp_path / "run" / FILES[0])["epoch"] == 2
+
+
+# Ranks that are not of one mind
+
+
+def test_ranks_with_other_options_end_in_one_line(begin):
+    """A3: in seconds, before anything is written."""
+    ended = begin(own={1: {"argv": ["--lr", "0.2"]}})()
+    assert ended.statuses[0] == 2 and ended.statuses[1] != 0 and ended.errs[1] == ""
+    (line,) = ended.errs[0].splitlines()
+    assert re.fullmatch(r".*: the ranks of this job differ: --lr: 0.1 on rank 0 \(.*\), 0.2 on rank 1 \(.*\)", line)
+    assert ended.seconds < 60 and not list(ended.folder.iterdir())
+
+
+@pytest.mark.parametrize(("options", "more"), [([], ""), (["--seed", "7"], "; seed stays 5, not 7")])
+def test_a_run_keeps_its_seed_whatever_it_is_resumed_with(options, more, begin):
+    """B4: each image of the unfinished epoch is trained once."""
+    recipe = [*RECIPE[: RECIPE.index("--seed")], "--workers", "0", "--epochs", "1"]
+    fault = {"at": "step", "nth": 2, "do": "SIGTERM", "rest": 2.5}
+    stopped = begin("--seed", "5", recipe=recipe, fault=fault)()
+    assert stopped.statuses == [75, 75]
+    resumed = begin("--resume", "auto", *options, recipe=recipe, folder=stopped.folder, fault={})()
+    assert progress(resumed) == (0, 2, more)
+    assert sorted(images_of(stopped) + images_of(resumed)) == list(range(24))
+    assert state(stopped.folder / FILES[0])["seed"] == 5
+
+
 # Under torchrun itself, with loading processes
 
 
 @pytest.fixture
 def launched(build_of, data, tmp_path):
-    """A function that runs two ranks under torchrun, with a fault, and gives them what `begin` gives."""
+    """A function that runs two ranks under torchrun, with a fault, and gives what `begin` gives of them."""
 
     def launched(*options, fault, restarts=0):
         logs, folder = tmp_path / "job", tmp_path / "run"
@@ -637,7 +808,7 @@ def test_a_launcher_that_restarts_a_killed_rank_ends_like_an_undisturbed_run(fau
 
 
 def test_ranks_end_with_a_launcher_that_was_killed(launched, begin, whole):
-    killed = launched("--save-every", 1, fault={"at": "step", "nth": 2, "to": "agent", "do": "SIGKILL"})
+    killed = launched("--save-every", 1, fault={"at": "step", "nth": 2, "to": ["agent"], "do": "SIGKILL"})
     assert killed.status == -9 and killed.running == []
     assert not unreadable(killed.folder)
     resumed = begin("--resume", "auto", folder=killed.folder)()
@@ -646,14 +817,15 @@ def test_ranks_end_with_a_launcher_that_was_killed(launched, begin, whole):
     assert not (why := wrong_end(resumed, whole())), why
 
 
-@pytest.mark.parametrize("to", ["agent", [1]])
-def test_a_signal_under_a_launcher_saves_and_ends_all_ranks(to, launched, begin, whole):
-    fault = {"at": "step", "nth": 2, "rank": 1, "to": to, "do": "SIGTERM", "rest": 2.5}
+@pytest.mark.parametrize(("to", "name"), [(["agent"], "SIGTERM"), ([1], "SIGTERM"), (["agent", 0, 1], "SIGUSR1")])
+def test_a_signal_under_a_launcher_saves_and_ends_all_ranks(to, name, launched, begin, whole):
+    """A5: also where the launcher, which does not know SIGUSR1, dies of it at once."""
+    fault = {"at": "step", "nth": 2, "rank": 1, "to": to, "do": name, "rest": 2.5}
     stopped = launched(fault=fault)
-    assert stopped.status != 0 and stopped.running == []
+    assert (stopped.status == -signal.SIGUSR1 if name == "SIGUSR1" else stopped.status != 0) and stopped.running == []
     assert stopped.fired["ended"] - stopped.fired["time"] < 30
     assert stopped.outs[0].endswith("stopped by a signal, and saved: --resume auto goes on from here\n")
-    if to != "agent":  # which lists how ranks have ended, unless it is ended itself; an older one lists the first alone
+    if to == [1]:  # torchrun lists how ranks have ended, unless it is ended itself; an older one lists the first alone
         assert set(re.findall(r"exitcode +: (-?\d+)", stopped.agent)) == {"75"}, stopped.agent
     resumed = begin("--resume", "auto", folder=stopped.folder)()
     assert progress(resumed) == (0, 2, "")

@@ -243,7 +243,8 @@ def test_loss_that_is_not_finite_ends_the_run_and_spares_the_checkpoint(name, la
         "and the last checkpoint stays as it is"
     )
     assert len(lines) == 1 and re.search(words, lines[0]), result.err
-    assert {file: (tmp_path / "job" / file).read_bytes() for file in kept} == kept
+    (aside,) = result.folder.iterdir()  # nothing was saved, and --overwrite has moved away what was there
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == kept
     assert not any(parsed(out)["result"] for out in result.outs)
 
 

@@ -51,26 +51,37 @@ def test_each_process_takes_its_own_device_under_every_launcher(launcher, option
     assert expected in out
     assert out.count("no launcher: running as a single process\n") == (world == 1)
     resumed = f"resumed from {weights}: 1 epochs and 0 steps done, best Acc@1 10.000; there is no optimizer in it: "
-    assert out.count(f"\n{resumed}its momentum starts at zero\n") == out.count("resumed from") == 1
+    assert out.count(f"{resumed}its momentum starts at zero\ntopology: ") == out.count("resumed from") == 1
     assert "random weights" not in out
     assert "destroy_process_group" not in result.err
 
 
-def test_two_tasks_of_srun_are_one_world(script, data, weights, tmp_path):
-    # SLURM's variables as srun sets them for one step of two tasks on one node; there is no SLURM here.
-    step = {
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_STEP_TASKS_PER_NODE": "2",
-        "SLURM_STEP_NODELIST": "localhost",
-        "SLURM_NODEID": "0",
-        "OMP_NUM_THREADS": "1",
-    }
+# Variables as srun sets them for one step of two tasks on one node, and as mpirun does; neither is here.
+SRUN = {
+    "SLURM_JOB_ID": str(os.getpid()),
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "2",
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_NODEID": "0",
+}
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("shared", "of_a_rank"),
+    [
+        (SRUN, ["SLURM_PROCID", "SLURM_LOCALID"]),
+        (MPIRUN, ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"]),
+    ],
+    ids=["srun", "mpirun"],
+)
+def test_two_processes_of_another_launcher_are_one_world(shared, of_a_rank, script, data, weights, tmp_path):
+    """B6: and not two trainings."""
     tasks = [
         subprocess.Popen(
             [sys.executable, script, "--data", data, *VALIDATE, weights],
             cwd=tmp_path,
-            env={**os.environ, **step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **shared, **dict.fromkeys(of_a_rank, str(rank))},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -98,7 +109,7 @@ def test_more_processes_than_gpus_are_one_line(script, run, data, weights, monke
     start = time.monotonic()
     result = run(*TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, weights, gpus=1)
     assert result.status != 0
-    line = "distributed.py: error: 2 processes on this node, 1 GPUs visible (CUDA_VISIBLE_DEVICES=3)\n"
+    line = "distributed.py: error: 2 processes on this node, 1 GPUs visible (CUDA_VISIBLE_DEVICES=3); start fewer, or "
     assert result.err.count(line) == 1
     assert 'File "' not in "".join(result.errs)
     assert of(result, "init_process_group") == []
@@ -144,32 +155,58 @@ def test_what_cannot_work_is_one_line_of_two_ranks(options, words, script, run, 
     assert list(result.folder.iterdir()) == []
 
 
-def test_host_that_alone_has_no_data_says_so_once_and_names_itself(script, data, weights, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=data"]
-    logs, agents = [tmp_path / "good", tmp_path / "bad"], []
-    for log, folder in zip(logs, (data, tmp_path / "nothing")):
-        with log.open("w") as file:
-            agent = [sys.executable, *TORCHRUN, "--nnodes=2", "--nproc_per_node=2", *endpoint]
-            agents.append(
-                subprocess.Popen(
-                    [*agent, script, "--data", folder, *VALIDATE, weights],
-                    cwd=tmp_path,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    try:
-        assert agents[1].wait(timeout=120) == 1
-    finally:  # the other host may wait for this one, as torch does for half an hour
-        for agent in agents:
-            agent.terminate()
-            agent.wait(timeout=60)
-    lines = [[line for line in log.read_text().splitlines() if "distributed.py: error: " in line] for log in logs]
+@pytest.fixture
+def hosts(script, weights, tmp_path):
+    """A function that starts two agents, which play two hosts, with so many processes and these options each."""
+    agents = []
+
+    def hosts(*commands):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=hosts"]
+        for number, (processes, *options) in enumerate(commands):
+            agent = [sys.executable, *TORCHRUN, "--nnodes=2", f"--nproc_per_node={processes}", *endpoint]
+            command = [*map(str, [*agent, script, *VALIDATE, weights, *options])]
+            with open(tmp_path / f"log{number}", "w") as file:
+                agents.append(subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT))
+        return agents, [tmp_path / f"log{number}" for number in range(2)]
+
+    yield hosts
+    for agent in agents:
+        agent.terminate()
+        agent.wait(timeout=60)
+
+
+def errors_in(log):
+    return [line for line in log.read_text().splitlines() if "distributed.py: error: " in line]
+
+
+def test_host_that_alone_has_no_data_says_so_once_and_names_itself(hosts, data, tmp_path):
+    agents, (good, bad) = hosts((2, "--data", data), (2, "--data", tmp_path / "nothing"))
+    assert agents[1].wait(timeout=120) == 1
+    (line,) = errors_in(bad)  # the other host may wait for this one
     start = f"distributed.py: error: {socket.gethostname()}: {tmp_path}/nothing/train: there are no class folders; "
-    assert lines[0] == [] and len(lines[1]) == 1 and lines[1][0].startswith(start)
+    assert line.startswith(start) and errors_in(good) == []
+
+
+def test_hosts_with_other_numbers_of_processes_end_in_one_line_each(hosts, data):
+    """A3: in seconds, and not after --timeout."""
+    agents, logs = hosts((2, "--data", data), (1, "--data", data, "--batch-size", "4"))
+    assert [agent.wait(timeout=120) for agent in agents] == [1, 1]  # torchrun's own status
+    for log in logs:
+        (line,) = errors_in(log)
+        assert ": the ranks of this job differ: processes on the host: " in line
+        assert re.search(r"exitcode +: 2\b", log.read_text())
+
+
+def test_two_processes_of_torchrun_are_too_many_for_dataparallel(build_of, run, data):
+    """B7: one line, and nothing is written."""
+    result = run(*TORCHRUN, "--nproc_per_node=2", build_of() / "dataparallel.py", "--data", data, gpus=2)
+    assert result.status != 0 and "exitcode  : 2" in result.err
+    line = "dataparallel.py: error: this script is one process on all GPUs, and 2 were started: "
+    assert [said.startswith(line) for said in "".join(result.errs).splitlines() if "stand-in" not in said] == [True]
+    assert list(result.folder.iterdir()) == []
 
 
 def test_device_that_is_not_there_is_one_line(build_of, run, data, weights):

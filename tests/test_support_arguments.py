@@ -1,4 +1,4 @@
-"""The ranges of numbers on the command line, and how each check says what is wrong."""
+"""What the command line may say, and how each check says what is wrong."""
 
 import argparse
 import importlib
@@ -85,8 +85,88 @@ def test_number_out_of_its_range_is_refused_with_option_value_and_range(option, 
 @pytest.mark.parametrize("option", arguments.RANGES)
 def test_both_ends_of_a_range_belong_to_it(option, end, capsys):
     parser, _ = NUMERIC[option.replace("-", "_")]
-    arguments.check(parser.parse_args([f"--{option}={arguments.RANGES[option][end]}"]))
+    args = parser.parse_args([f"--{option}={arguments.RANGES[option][end]}"])
+    args.evaluate = True  # so no epoch is needed
+    arguments.check(args)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("found", ["inf", "-inf", "nan", str(2**70), "-1", "1e400", "9" * 5000])
+@pytest.mark.parametrize("option", [action.option_strings[-1] for _, action in NUMERIC.values()])
+def test_each_numeric_option_refuses_what_is_no_number_for_it(option, found, capsys):
+    """B15: inf, NaN, 2**70 and -1 end with status 2 and without a traceback, whichever option gets them."""
+    (parser, action) = next(pair for pair in NUMERIC.values() if option in pair[1].option_strings)
+    if (action.dest, found) == ("local_rank", "-1"):
+        return  # upstream's default
+    with pytest.raises(SystemExit) as ended:  # by argparse, if it is no number of its type
+        arguments.check(parser.parse_args([f"{option}={found}"]))
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", FLOATS)
+def test_negative_zero_is_zero(option, capsys):
+    """B15: -0.0 is in a range that begins at 0, and torch takes it as 0."""
+    parser, action = NUMERIC[option.replace("-", "_")]
+    args = parser.parse_args([f"--{option}=-0.0"])
+    if arguments.RANGES[option][0] > 0:
+        assert f"--{option} -0: expected" in refused(args, capsys)
+    else:
+        arguments.check(args)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"epochs": 0}, "--epochs 0: there is no epoch to train"),
+        ({"epochs": 0, "resume": "auto"}, "--epochs 0: there is no epoch to train"),
+        ({"epochs": 2, "start_epoch": 9}, "--epochs 2: --start-epoch is 9: there is no epoch to train"),
+        ({"epochs": 2, "start_epoch": 2}, "--epochs 2: --start-epoch is 2: there is no epoch to train"),
+        (
+            {"start_epoch": 3, "resume": "auto"},
+            "--start-epoch 3: --resume begins where its checkpoint ends; give one of the two",
+        ),
+    ],
+)
+def test_run_without_an_epoch_to_train_is_refused(changes, words, capsys):
+    """B15: it would end with status 0 and no word, and --start-epoch would lose to --resume."""
+    args = argparse.Namespace(**{"epochs": 90, "start_epoch": 0, "resume": None, "evaluate": False, **changes})
+    assert refused(args, capsys) == f"distributed.py: error: {words}\n"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epochs": 0, "evaluate": True},
+        {"epochs": 2, "start_epoch": 9, "evaluate": True},
+        {"epochs": 2, "start_epoch": 1},
+        {"epochs": 2, "resume": "auto"},  # perhaps of a finished run
+    ],
+)
+def test_run_with_something_to_do_passes(changes, capsys):
+    """B15: an evaluation needs no epoch, and how far a checkpoint has come is not known yet."""
+    args = argparse.Namespace(**{"epochs": 90, "start_epoch": 0, "resume": None, "evaluate": False, **changes})
+    arguments.check(args)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_home_folder_is_meant_in_every_option_that_names_a_path(monkeypatch):
+    """B16: a shell leaves the ~ of --data=~/x as it is, and a folder of that name would be made."""
+    monkeypatch.setenv("HOME", "/home/me")
+    strings = {
+        action.dest: parser
+        for parser in parsers()
+        for action in parser._actions
+        if action.type in (None, str) and action.nargs is None and not action.choices
+    }
+    named = {"data", "output_dir", "resume"}
+    assert set(strings) - named == {"device", "gpus"} & set(strings)  # another one may be a path, too
+    for name in named:
+        option = "--" + name.replace("_", "-")
+        for given, path in (("~/x", "/home/me/x"), ("~", "/home/me"), ("x/~", "x/~"), ("auto", "auto")):
+            args = strings[name].parse_args([f"{option}={given}"])
+            arguments.check(args)
+            assert getattr(args, name) == path
 
 
 @pytest.mark.parametrize("parser", parsers(), ids=[*SCRIPTS, "added"])
@@ -122,8 +202,8 @@ def test_message_is_in_plain_numbers(changes, words, capsys):
     "changes",
     [
         {},
-        {"workers": 0, "epochs": 0, "lr": 0.0, "momentum": 0, "batch_size": 1},
-        {"seed": None, "num_classes": None, "expect_world": None},
+        {"workers": 0, "epochs": 1, "lr": 0.0, "momentum": 0, "batch_size": 1},
+        {"seed": None, "num_classes": None, "expect_world": None, "resume": None},
     ],
 )
 def test_options_that_a_script_lacks_or_nobody_gave_are_skipped(changes, capsys):

@@ -4,16 +4,15 @@ import argparse
 import ast
 import datetime
 import re
-import signal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
-from conftest import REPO  # noqa: E402
+from conftest import REPO, ending  # noqa: E402
 
-from patches.support import devices, gpu_list  # noqa: E402
+from patches.support import devices, gpu_list, job  # noqa: E402
 
 # Lists of GPUs
 
@@ -205,6 +204,36 @@ def test_device_that_is_not_there_is_one_line(gpus, capsys):
 
 
 @pytest.mark.parametrize(
+    "name, words",
+    [
+        (
+            "cuda:1",
+            "expected a kind of device, such as cuda; for this one alone set CUDA_VISIBLE_DEVICES=1, "
+            "or choose --gpus 1 for dataparallel.py",
+        ),
+        ("cuda:0", "expected a kind of device, such as cuda; "),
+        ("cpu:0", "expected a kind of device, such as cpu; "),
+        ("foo", "this torch knows no such device; try cuda or cpu"),
+        ("foo:1", "expected a kind of device"),
+        ("meta", "this torch knows no such device; try cuda or cpu"),
+        ("1", "this torch knows no such device; try cuda or cpu"),
+        ("", "this torch knows no such device; try cuda or cpu"),
+        ("distributed", "this torch knows no such device; try cuda or cpu"),  # torch has a module of that name
+    ],
+)
+def test_device_that_cannot_be_meant_is_one_line(gpus, name, words, capsys):
+    """B15: a number was dropped without a word, and a slip of the finger was a traceback."""
+    current = gpus(2)
+    for select in (devices.select, lambda args: devices.home(args, [0])):
+        line = ending(capsys, select, options("--device", name))
+        assert line.startswith(f"distributed.py: error: --device {name}: {words}")
+    assert current == []
+
+
+WAY_OUT = "; start fewer, or let each see all GPUs of the node or one of its own"
+
+
+@pytest.mark.parametrize(
     "environment, words",
     [
         (
@@ -218,20 +247,29 @@ def test_device_that_is_not_there_is_one_line(gpus, capsys):
     ],
 )
 def test_more_processes_than_gpus_is_one_line(gpus, environment, words, monkeypatch, capsys):
+    """B5: the line names the ways out."""
     gpus(2)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit) as ended:
-        devices.select(options())
-    assert ended.value.code == 2
-    assert capsys.readouterr() == ("", f"distributed.py: error: {words}\n")
+    assert ending(capsys, devices.select, options()) == f"distributed.py: error: {words}{WAY_OUT}"
 
 
-def test_processes_of_other_hosts_do_not_count_against_the_gpus_of_this_one(gpus, monkeypatch):
+def test_process_with_a_gpu_of_its_own_takes_it_whatever_its_number(gpus, monkeypatch):
+    """B5: under srun --gpus-per-task=1 each of four processes sees one GPU, as number 0."""
     current = gpus(1)
-    monkeypatch.setenv("WORLD_SIZE", "8")  # and nothing says how many of them are here
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr(job, "_has_own_gpu", True)
     assert devices.select(options()) == torch.device("cuda", 0)
     assert current == [0]
+
+
+def test_processes_that_see_one_and_the_same_gpu_are_refused(gpus, monkeypatch, capsys):
+    """B5: one GPU that all see is not one each."""
+    gpus(1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    line = ending(capsys, devices.select, options())
+    assert "2 processes on this node, 1 GPUs visible" in line and line.endswith(WAY_OUT)
 
 
 @pytest.mark.parametrize(
@@ -275,31 +313,18 @@ def test_wrapper_for_gpus_gathers_on_the_first_of_them(monkeypatch):
 )
 def test_group_fits_the_device_and_waits_longer_than_the_watch(device, options, monkeypatch):
     calls = []
-
-    def init(**options):
-        calls.append((options, signal.getsignal(signal.SIGTERM)))
-
-    monkeypatch.setattr("torch.distributed.init_process_group", init)
-    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
-    mine = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        devices.init_process_group(torch.device(device), 600)
-        timeout = datetime.timedelta(seconds=620)
-        # Until the group exists, SIGTERM ends the process as it does by default.
-        assert calls == [({**options, "timeout": timeout}, signal.SIG_DFL)]
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, mine)
-
-
-def test_restarted_job_does_not_meet_the_addresses_of_the_start_before(monkeypatch):
-    calls = []
-    store = torch.distributed.HashStore()
-    monkeypatch.setattr("torch.distributed.rendezvous", lambda url, timeout: iter([(store, 1, 2)]))
     monkeypatch.setattr("torch.distributed.init_process_group", lambda **options: calls.append(options))
-    for restart in ("0", "1"):
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
-        devices.init_process_group(torch.device("cpu"), 5)
-        calls[-1]["store"].set("address", restart)
-    assert [(call["rank"], call["world_size"]) for call in calls] == [(1, 2), (1, 2)]
-    assert [call["store"].get("address") for call in calls] == [b"0", b"1"]
+    monkeypatch.setattr(job, "_store", None)
+    devices.init_process_group(torch.device(device), 600)
+    assert calls == [{**options, "timeout": datetime.timedelta(seconds=620)}]
+
+
+def test_group_meets_in_the_store_with_the_keys_of_this_start(monkeypatch):
+    """A11: the store of the launcher may still hold the addresses of the start before."""
+    calls, store = [], torch.distributed.HashStore()
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda **options: calls.append(options))
+    monkeypatch.setattr(job, "_store", store)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    devices.init_process_group(torch.device("cpu"), 5)
+    assert (calls[0]["store"], calls[0]["rank"], calls[0]["world_size"]) == (store, 1, 2)

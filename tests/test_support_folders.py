@@ -76,6 +76,10 @@ def test_complete_data_set_passes_without_a_word(data, capsys):
             "val: a hidden folder would count as a class, ",
         ),
         (
+            ["train/a/1.jpg", "train/@eaDir/a/1.jpg", "val/a/1.jpg"],
+            "train: a hidden folder would count as a class, remove it: @eaDir",
+        ),
+        (
             ["train/a/1.jpg", "train/b/1.jpg", "val/all/1.jpg"],
             "val: all is the only class, train/ has 2; expected",
         ),
@@ -141,3 +145,47 @@ def test_class_names_are_those_that_image_folder_numbers(data, tmp_path):
     names = folders.class_names(tmp_path)
     assert names == ["B", "a", "b"] == datasets.ImageFolder(tmp_path).classes
     assert folders.class_names(tmp_path / "c.jpg") == folders.class_names(tmp_path / "d") == []
+
+
+@pytest.mark.parametrize(
+    "file, place",
+    [
+        ("a/.ipynb_checkpoints/2.jpg", "a/.ipynb_checkpoints"),
+        ("b/deep/er/.x/y/2.jpg", "b/deep/er/.x"),
+        ("a/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg", "a/@eaDir"),
+        ("a/x/@Recycle/2.jpg", "a/x/@Recycle"),
+        ("a/#recycle/2.jpg", "a/#recycle"),
+        ("a/__MACOSX/2.jpg", "a/__MACOSX"),
+        ("a/._1.jpg", "a/._1.jpg"),
+    ],
+)
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_hidden_images_inside_a_class_are_refused_in_one_line(data, capsys, part, file, place):
+    """B2: they counted as images of the class."""
+    args = data("train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/b/1.jpg", f"{part}/{file}")
+    folders.check(args)  # it looks no further than the first image of each class
+    with pytest.raises(SystemExit) as ended:
+        folders.relabel_like(*(datasets.ImageFolder(f"{args.data}/{name}") for name in ("val", "train")))
+    assert ended.value.code == 2
+    words = f"{args.data}/{part}: hidden images would count, 1 in all; remove them: {place}"
+    assert capsys.readouterr() == ("", f"distributed.py: error: {words}\n")
+
+
+def test_many_hidden_images_are_still_one_line(data, capsys):
+    """B2: all are counted, some folders are named."""
+    args = data(*(f"{name}/.x/{number}.jpg" for name in "abcdefg" for number in (1, 2)))
+    with pytest.raises(SystemExit):
+        folders.refuse_hidden(datasets.ImageFolder(args.data))
+    line = f"{args.data}: hidden images would count, 14 in all; remove them: a/.x, b/.x, c/.x, d/.x, e/.x, ..."
+    assert capsys.readouterr().err == f"distributed.py: error: {line}\n"
+
+
+def test_names_that_only_look_hidden_pass(data, tmp_path):
+    """B2: a dot further on, a folder above the data set, and hidden folders without images."""
+    root = ".cache/@eaDir/sets/"
+    data(root + "a/x.y/1.jpg", root + "a/z@eaDir/@eaDir.jpg", root + "a/eaDir./x.jpg")
+    data(root + "a/.empty/")
+    dataset = datasets.ImageFolder(str(tmp_path / root))
+    assert len(dataset) == 3
+    folders.relabel_like(dataset, dataset)
+    folders.relabel_like(*[datasets.ImageFolder(str(tmp_path / root) + "/")] * 2)

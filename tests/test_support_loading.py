@@ -1,8 +1,10 @@
 """Who loads what: workers, the batch of a rank, the images that it validates, and signals."""
 
+import argparse
 import builtins
 import io
 import os
+import resource
 import signal
 import subprocess
 
@@ -58,6 +60,92 @@ def test_machine_without_affinities_is_counted_whole(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 6)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     assert loading.default_workers() == 2
+
+
+def test_default_share_is_that_of_the_launch(monkeypatch):
+    """B9: how many processes this host has is known after the launch, and --workers is a number from then on."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(12)), raising=False)
+    processes(monkeypatch)
+    args = argparse.Namespace(workers=None)
+    processes(monkeypatch, node=4, job=8)  # what srun or mpirun has said
+    expected = loading.default_workers()
+    loading.check(args)
+    assert args.workers == expected <= 3
+    for workers in (0, 5):
+        args = argparse.Namespace(workers=workers)
+        loading.check(args)
+        assert args.workers == workers
+
+
+class Limits:
+    """Stands for the system's limits of open files."""
+
+    def __init__(self, monkeypatch, soft, hard, fails=False):
+        self.limits, self.fails = (soft, hard), fails
+        monkeypatch.setattr("resource.getrlimit", lambda kind: self.limits)
+        monkeypatch.setattr("resource.setrlimit", self.set)
+        monkeypatch.setattr("sys.argv", ["/home/me/distributed.py"])
+
+    def set(self, kind, limits):
+        assert kind == resource.RLIMIT_NOFILE
+        if self.fails:
+            raise ValueError("not allowed to raise maximum limit")
+        self.limits = limits
+
+
+@pytest.mark.parametrize(
+    "soft, hard, workers, raised",
+    [
+        (40, 4096, 6, 1104),
+        (40, 104, 6, 104),
+        (1024, 1048576, 16, 1224),
+        (65536, 1048576, 16, 65536),
+        (10, 10, 0, 10),
+    ],
+)
+def test_limit_of_open_files_is_raised_as_far_as_workers_need(soft, hard, workers, raised, monkeypatch, capsys):
+    """B21: where the hard limit allows it, nobody has to know; the hard one stays."""
+    system = Limits(monkeypatch, soft, hard)
+    loading.check(argparse.Namespace(workers=workers))
+    assert system.limits == (raised, hard)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("hard, fails, fitting", [(40, False, 0), (1000000, True, 0), (103, False, 5)])
+def test_too_few_open_files_are_one_line_with_both_ways_out(hard, fails, fitting, monkeypatch, capsys):
+    """B21: ulimit -n 40 and -j 6 ended in a traceback of os.pipe."""
+    processes(monkeypatch)
+    soft = 40 if fails else hard
+    Limits(monkeypatch, soft, hard, fails)
+    with pytest.raises(SystemExit) as ended:
+        loading.check(argparse.Namespace(workers=6))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        f"distributed.py: error: --workers 6: needs 104 open files, and this process may have {soft}; "
+        f"use -j {fitting}, or allow more with ulimit -n 104\n"
+    )
+
+
+class Squares(torch.utils.data.Dataset):
+    """Samples as those of images are: two tensors."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        return torch.full((8,), index), index
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="/proc tells how many files are open")
+def test_workers_of_both_loaders_need_no_more_files_than_is_said():
+    """B21: 12 files a worker; torch may need more one day."""
+    workers, before = 2, len(os.listdir("/proc/self/fd"))
+    loaders = [
+        torch.utils.data.DataLoader(Squares(), batch_size=2, num_workers=workers, persistent_workers=True)
+        for _ in range(2)
+    ]
+    most = max(len(os.listdir("/proc/self/fd")) for _ in range(2) for loader in loaders for _ in loader)
+    assert 7 * workers < most - before <= 12 * workers + 12
 
 
 @pytest.mark.parametrize(

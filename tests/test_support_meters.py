@@ -1,11 +1,14 @@
 """`support.meters`: numbers of all ranks, and runs that end at a loss that is not finite."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import torch.multiprocessing as mp  # noqa: E402
 from conftest import REPO, load  # noqa: E402
+from test_patches import make, once  # noqa: E402
 
 from patches.support import meters, ranks  # noqa: E402, ranks
 
@@ -51,6 +54,56 @@ def test_line_shows_the_mean_over_samples_and_the_sums_go_on():
     assert (loss.val, type(loss.avg), time.avg) == (0.9, float, 3.0)
     loss.update(meters.measured(torch.tensor(0.0, dtype=torch.float64)), 522)
     assert str(meters.reduce(progress).meters[0]) == "Loss 0.0000 (0.3764)"
+
+
+LOOP = """
+def train(loader, args):
+    since = clock()
+    for i, seconds in enumerate(loader):
+        data.update(clock() - since)
+        work()
+
+        STEP
+        if i % args.print_freq == 0:
+            progress.display(i)
+"""
+STEPS = {
+    "ours": ("now = clock()", "times.update(now - since)", "since = now"),
+    "pytorch's": ("times.update(clock() - since)", "since = clock()"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_wait_for_the_device_is_time_of_the_step_and_not_of_the_next_ones_data(step):
+    """B8: Data is the wait for a batch; Time is all of a step, and adds up to what the clock says.
+
+    The host runs ahead of a GPU, and waits for it where a line is reduced. Upstream's `loss.item()`
+    waited inside the step, too.
+    """
+    source = LOOP.replace("STEP", "\n        ".join(STEPS[step])).replace("clock", "time.time")
+    after = once(source.encode(), make("train_meters"))
+    now, shown = [0.0], []
+
+    def passes(seconds):
+        now[0] += seconds
+
+    def batches():
+        for _ in range(6):
+            passes(1)
+            yield None
+
+    progress, times, data = made("Time", "Data")
+    progress.display = lambda i: shown.append((i, times.val, data.val))
+    names = {
+        "time": SimpleNamespace(time=lambda: now[0]),
+        "meters": SimpleNamespace(reduce=lambda progress: passes(100)),
+        "work": lambda: passes(10),
+        **{"progress": progress, "times": times, "data": data},
+    }
+    exec(after, names)
+    names["train"](batches(), SimpleNamespace(print_freq=3))
+    assert shown == [(0, 111, 1), (3, 111, 1)]
+    assert (data.sum, times.sum) == (6, now[0]) == (6, 6 * 11 + 2 * 100)
 
 
 def test_total_of_hits_is_exact_and_other_meters_are_added_up():

@@ -9,9 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
+from conftest import ending  # noqa: E402
 from torchvision import models  # noqa: E402
 
-from patches.support import network, ranks  # noqa: E402
+from patches.support import network, ranks, saved  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +47,14 @@ def arguments(tmp_path, classes=3, **changes):
         "arch": "shufflenet_v2_x0_5",
         "pretrained": False,
         "num_classes": None,
+        "evaluate": False,
+        "resume": None,
     }
     return argparse.Namespace(**{**defaults, **changes})
 
 
 def test_every_architecture_is_trainable_or_refused_with_a_reason():
-    reasons = {arch: network.why_untrainable(arch, 7) for arch in models.list_models(module=models)}
+    reasons = {arch: network.why_unusable(arch, 7) for arch in models.list_models(module=models)}
     refused = {arch: reason for arch, reason in reasons.items() if reason}
     assert set(refused) == {"googlenet", "inception_v3"}
     assert len(reasons) > 70
@@ -60,8 +63,76 @@ def test_every_architecture_is_trainable_or_refused_with_a_reason():
     assert "\n" not in refused["inception_v3"]
 
 
+@pytest.mark.parametrize("arch", ["googlenet", "inception_v3"])
+def test_model_that_cannot_be_trained_can_be_evaluated(arch, tmp_path):
+    """B10: in evaluation it has one output, and takes these images; it is made without a warning."""
+    args = arguments(tmp_path, arch=arch, evaluate=True)
+    network.check(args)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = torch.nn.DataParallel(network.build(args))
+    with torch.no_grad():
+        scores = network.for_validation(model)(torch.zeros(2, 3, 224, 224))
+    assert scores.shape == (2, 3)
+    again = network.build(args)  # as with --resume of its checkpoint
+    saved.load_weights(again, {"state_dict": network.unwrap(model).state_dict()}, "its checkpoint")
+    with torch.no_grad():
+        assert torch.equal(again.eval()(torch.zeros(2, 3, 224, 224)), scores)
+
+
+@pytest.mark.parametrize("arch", ["googlenet", "inception_v3"])
+def test_all_ranks_evaluate_the_same_pretrained_model(arch, tmp_path, monkeypatch):
+    """B10: with weights torchvision makes these models without the parts for training, and scales the images."""
+    state = models.get_model(arch, init_weights=False).state_dict()
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *_, **__: state)
+    args = arguments(tmp_path, 1000, arch=arch, evaluate=True, pretrained=True)
+    made = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        network.check(args)
+        made.append(network.build(args, pretrained=True))
+    assert all(model.transform_input for model in made)
+    states = [model.state_dict() for model in made]
+    assert states[0].keys() == states[1].keys() <= state.keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_what_evaluation_needs_is_checked_too(tmp_path, monkeypatch, capsys):
+    """B10: a model that gives more than one tensor in evaluation as well."""
+
+    class Pair(torch.nn.Module):
+        def forward(self, images):
+            return images, images
+
+    monkeypatch.setitem(models._api.BUILTIN_MODELS, "pair", lambda *, weights=None, num_classes=1000: Pair())
+    line = ending(capsys, network.check, arguments(tmp_path, arch="pair", evaluate=True))
+    assert line.endswith("error: --arch pair: in evaluation it gives tuple, the loss takes one tensor")
+
+
+@pytest.mark.parametrize("classes, outputs", [(3, None), (3, 1000), (1000, 1001)])
+def test_evaluation_of_weights_for_other_classes_is_refused(tmp_path, capsys, downloads, classes, outputs):
+    """B11: the last layer would be random, or mean other classes."""
+    args = arguments(tmp_path, classes, num_classes=outputs, evaluate=True, pretrained=True)
+    line = ending(capsys, network.check, args)
+    counts = f"know 1000 classes, train/ has {classes} and the model {outputs or classes}"
+    way_out = "train it first, then evaluate it with --resume CHECKPOINT"
+    assert line.endswith(f"error: --evaluate: the weights for --pretrained {counts}: {way_out}")
+    assert downloads == []
+    args.resume = "auto"
+    network.check(args)  # a checkpoint may come
+    assert line.endswith(f"error: {network.why_wrong_head(args)}")  # there is none
+    args.evaluate = False
+    assert network.why_wrong_head(args) is None
+
+
+def test_evaluation_of_weights_for_as_many_classes_passes(tmp_path, downloads):
+    """B11: ImageNet itself."""
+    network.check(arguments(tmp_path, 1000, evaluate=True, pretrained=True))
+    assert len(downloads) == 1
+
+
 def test_trying_a_model_leaves_other_models_alone():
-    network.why_untrainable("shufflenet_v2_x0_5", 3)
+    network.why_unusable("shufflenet_v2_x0_5", 3)
     layer = torch.nn.BatchNorm1d(2)
     assert {value.device.type for value in layer.state_dict().values()} == {"cpu"}
 
@@ -229,6 +300,14 @@ def test_unwrapped_model_is_the_one_that_was_wrapped():
     outer = torch.nn.Sequential()
     outer.module = compiled
     assert all(network.unwrap(each) is model for each in (model, wrapped, compiled, outer))
+
+
+def test_layer_that_is_called_module_is_no_wrapper():
+    """B20: it is a part of the model."""
+    model = torch.nn.Module()
+    model.module, model.head = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    wrapped = torch.nn.DataParallel(torch.compile(torch.nn.DataParallel(model)))
+    assert network.unwrap(wrapped) is model is network.unwrap(model)
 
 
 def test_model_that_is_not_distributed_only_goes_into_evaluation_mode():

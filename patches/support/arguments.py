@@ -1,4 +1,6 @@
-"""The numbers on the command line: what each may be."""
+"""What the command line may say: each number in its range, epochs that are left, folders."""
+
+import os
 
 from .terminal import exit_with_error
 
@@ -21,12 +23,32 @@ RANGES = {
     "weight-decay": (0, 1),
     "workers": (0, 1024),
 }
+PATHS = ("data", "output_dir", "resume")
 
 
 def check(args):
-    """End in one line, before anything has started, if a number is out of its range or is NaN."""
+    """End in one line, before anything has started, if the command line asks for what cannot be.
+
+    A shell leaves `--data=~/x` as it is, so here ~ becomes the home folder.
+    """
+    for name in PATHS:
+        if getattr(args, name, None):
+            setattr(args, name, os.path.expanduser(getattr(args, name)))
     for option, (least, most) in RANGES.items():
         value = getattr(args, option.replace("-", "_"), None)
         if value is not None and not least <= value <= most:
             found = str(value).removesuffix(".0")  # -1 as it was given, not -1.0
             exit_with_error(f"--{option} {found}: expected {least} to {most}")
+    check_epochs(args)
+
+
+def check_epochs(args):
+    """End unless there is an epoch to train. How far a checkpoint has come, nobody knows yet."""
+    first, epochs = getattr(args, "start_epoch", 0), getattr(args, "epochs", 1)
+    if first and getattr(args, "resume", None):
+        exit_with_error(
+            f"--start-epoch {first}: --resume begins where its checkpoint ends; give one of the two"
+        )
+    if first >= epochs and not getattr(args, "evaluate", False):
+        start = f"--start-epoch is {first}: " if first else ""
+        exit_with_error(f"--epochs {epochs}: {start}there is no epoch to train")

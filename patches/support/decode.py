@@ -3,8 +3,10 @@
 import contextlib
 import functools
 import os
+import re
 import sys
 
+from PIL import Image
 from torchvision import datasets
 
 from . import ranks
@@ -25,11 +27,10 @@ def add_options(parser):
     )
 
 
-def check(args):
+def new_list():
     """Start a new list of skipped images, on each host: it may be a list of its own.
 
-    The first process of a host does so before any of its ranks loads an image: they all join the
-    process group in between.
+    The first process of a host does so before any of its ranks loads an image.
     """
     if ranks.is_first_on_host():
         with contextlib.suppress(FileNotFoundError):  # also if another host has just removed it
@@ -51,7 +52,7 @@ def load_image(path, skip=0):
     names = [name]
     while names:
         try:
-            return datasets.folder.default_loader(os.path.join(folder, names[0]))
+            return read(os.path.join(folder, names[0]))
         except Exception as error:
             note_bad_image(os.path.join(folder, names[0]), error, skip)
         if names == [name]:
@@ -59,7 +60,27 @@ def load_image(path, skip=0):
             after = [other for other in images if other >= name]
             names = after + [other for other in images if other < name]
         names = names[1:]
-    raise RuntimeError(f"{folder}: no image in this folder can be decoded")
+    raise RuntimeError(f"{shown(folder)}: no image in this folder can be decoded")
+
+
+def read(path):
+    """The image in a file as torchvision reads it, and grey ones of 16 bits scaled to 8.
+
+    Pillow clips numbers over 255 instead: such images would be white all over, and fractions black.
+    ValueError if the file does not say which number is white.
+    """
+    with open(path, "rb") as file:
+        image = Image.open(file)
+        if image.mode not in ("I", "F") and not image.mode.startswith("I;"):
+            return image.convert("RGB")
+        # Pillow leaves TIFF as it is: 12 bits, and images whose 0 is white.
+        tags = getattr(image, "tag_v2", {})
+        plain = image.mode.startswith("I;16") and (tags.get(258), tags.get(262)) == ((16,), 1)
+        if image.mode == "F" or not (plain or image.format in ("PNG", "PPM")):
+            kind = f"{image.format} of mode {image.mode}"
+            raise ValueError(f"{kind}: it is not clear which number is white, convert it to 8 bits")
+        # The high byte, as Pillow does in colour.
+        return image.convert("I").point(lambda value: value * (1 / 256)).convert("RGB")
 
 
 def note_bad_image(path, error, skip):
@@ -70,19 +91,32 @@ def note_bad_image(path, error, skip):
     """
     reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
     if skip == 0:
-        raise RuntimeError(f"cannot decode {path}: {reason}") from None
-    with open(LIST, "a+") as file:
-        file.seek(0)
-        known = {line.partition("\t")[0] for line in file}
-        if path in known:
+        raise RuntimeError(f"cannot decode {shown(path)}: {reason}") from None
+    name = escaped(path)
+    with open(LIST, "ab+", buffering=0) as file:
+        if name in names_in(file):
             return
-        file.write(f"{path}\t{reason}\n")
-        file.flush()
-        file.seek(0)
-        count = len({line.partition("\t")[0] for line in file})
+        file.write(name + b"\t" + reason.encode(errors="backslashreplace") + b"\n")
+        count = len(names_in(file))
     if count > skip:
         raise RuntimeError(
-            f"more than {skip} images cannot be decoded; the last is {path}: {reason}"
+            f"more than {skip} images cannot be decoded; the last is {shown(path)}: {reason}"
         ) from None
-    line = f"{program()}: skipped {path}: {reason} ({count} of at most {skip})"
+    line = f"{program()}: skipped {shown(path)}: {reason} ({count} of at most {skip})"
     print(line, file=sys.stderr, flush=True)
+
+
+def names_in(file) -> set:
+    """The names in an open list."""
+    file.seek(0)
+    return {line.partition(b"\t")[0] for line in file.read().split(b"\n") if line}
+
+
+def escaped(path) -> bytes:
+    """The bytes of a path, which need not be text, without those that a line and its tab need."""
+    return re.sub(rb"[\0-\x1f\x7f\\]", lambda one: b"\\x%02x" % one[0][0], os.fsencode(path))
+
+
+def shown(path) -> str:
+    """A path as a message can have it, on one line."""
+    return escaped(path).decode(errors="backslashreplace")

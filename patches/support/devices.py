@@ -3,13 +3,12 @@
 import collections
 import datetime
 import os
-import signal
 
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 
-from . import ranks
+from . import job, ranks
 from .terminal import exit_with_error
 
 
@@ -37,10 +36,18 @@ def device_kind(name):
         name = "cuda"
     elif name is None and accelerator is not None and accelerator.is_available():
         name = accelerator.current_accelerator().type
-    kind = (name or "cpu").partition(":")[0]
-    if kind == "cpu":
-        return kind, 0
-    count = torch.cuda.device_count() if kind == "cuda" else getattr(torch, kind).device_count()
+    if name in (None, "cpu"):
+        return "cpu", 0
+    kind, _, number = name.partition(":")
+    module = torch.cuda if kind == "cuda" else getattr(torch, kind, None)
+    if number:
+        exit_with_error(
+            f"--device {name}: expected a kind of device, such as {kind}; for this one alone set "
+            f"CUDA_VISIBLE_DEVICES={number}, or choose --gpus {number} for dataparallel.py"
+        )
+    if not hasattr(module, "device_count"):
+        exit_with_error(f"--device {name}: this torch knows no such device; try cuda or cpu")
+    count = module.device_count()
     if count == 0:
         exit_with_error(f"--device {name}: there is none here, or none is visible")
     return kind, count
@@ -56,7 +63,8 @@ def select_device(name, index, processes=1) -> torch.device:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
         exit_with_error(
             f"{wanted} processes on this node, {count} GPUs visible "
-            f"(CUDA_VISIBLE_DEVICES={visible})"
+            f"(CUDA_VISIBLE_DEVICES={visible}); start fewer, or let each see all GPUs of the node "
+            "or one of its own"
         )
     if kind == "cuda":
         torch.cuda.set_device(index)
@@ -67,34 +75,24 @@ def select_device(name, index, processes=1) -> torch.device:
 
 def select(args) -> torch.device:
     """This rank's device, made current."""
-    # Not ranks.local_world_size(): if no launcher says how many processes this host has, those of
-    # other hosts must not count against its GPUs.
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return select_device(args.device, ranks.local_rank(), processes)
+    if job.has_own_gpu():  # srun --gpus-per-task=1, torchrun --virtual-local-rank
+        return select_device(args.device, 0)
+    return select_device(args.device, ranks.local_rank(), ranks.local_world_size())
 
 
 def init_process_group(device: torch.device, timeout: float):
     """Join the process group; `device` must be current, since NCCL's buffers go there.
 
-    `timeout` is the --timeout in seconds. If another rank has ended meanwhile, joining waits for
-    it, and no handler in Python is called. So SIGTERM does here what it does by default: until the
-    group exists, there is nothing to leave in order.
+    `timeout` is the --timeout in seconds.
     """
     # The watch over the ranks knows more, so it speaks first.
-    wait = datetime.timedelta(seconds=timeout + 20)
-    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    options = {"timeout": wait}
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT")
-    if restart is not None:  # torchrun's store still has the addresses of the start before
-        store, rank, world = next(dist.rendezvous("env://", timeout=wait))
-        store.set_timeout(wait)
-        store = dist.PrefixStore(f"start{restart}", store)
-        options.update(store=store, rank=rank, world_size=world)
+    options = {"timeout": datetime.timedelta(seconds=timeout + 20)}
+    if job.store() is not None:
+        options.update(store=job.store(), rank=ranks.rank(), world_size=ranks.world_size())
     if device.type == "cuda":
         dist.init_process_group(backend="nccl", device_id=device, **options)
     else:
         dist.init_process_group(backend="gloo" if device.type == "cpu" else None, **options)
-    signal.signal(signal.SIGTERM, handler)
 
 
 def home(args, gpus) -> torch.device:

@@ -5,9 +5,15 @@ import glob
 import os
 import shutil
 import tempfile
+import time
 
-from . import ranks
-from .terminal import exit_with_error
+from . import owner, ranks
+from .terminal import exit_with_error, warn
+
+SLOW = 15  # seconds
+
+sizes = {}  # of the files that are appended to, by name
+_own, _slow = {}, []
 
 
 def add_options(parser):
@@ -23,8 +29,7 @@ def add_options(parser):
 def enter_output_dir(args):
     """Make --output-dir the working directory; `args.data` and `args.resume` become absolute.
 
-    Rank 0, which alone writes, tries whether it can. It also removes what a killed run had begun
-    to write.
+    Rank 0, which alone writes, tries whether it can.
     """
     for name in ("data", "resume"):
         path = getattr(args, name, None)
@@ -36,8 +41,6 @@ def enter_output_dir(args):
         if ranks.is_rank_zero() and not args.evaluate:
             with tempfile.TemporaryFile(dir=".") as file:
                 file.write(b"0")
-            for path in glob.glob("*.pth.tar.tmp") + glob.glob("*.csv.tmp"):
-                os.remove(path)
     except OSError as error:
         exit_with_error(f"--output-dir {args.output_dir}: cannot be written to: {error.strerror}")
 
@@ -48,20 +51,25 @@ def atomic_write(path, previous=None):
 
     So there is a complete file under that name at every moment, the old one or the new one. The
     old one stays under the name `previous`, if that is given. If writing fails, nothing has
-    changed, and the run ends.
+    changed, and the run ends; also if the folder is another job's by now.
     """
     path = os.path.realpath(path)  # a link stays a link
-    temporary = path + ".tmp"
+    temporary = owner.temporary_name(path)
+    began = time.monotonic()
     try:
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         yield temporary
         flush(temporary)
+        if owner.is_lost():
+            raise OSError("another job writes here now")
         if previous and os.path.exists(path):
             link(path, previous)
         os.replace(temporary, path)
+        adopt(path)
         with contextlib.suppress(OSError):  # some disks cannot do that for a folder
             flush(os.path.dirname(path))
+        warn_if_slow(path, time.monotonic() - began)
     except (OSError, RuntimeError) as error:
         room = shutil.disk_usage(os.path.dirname(path)).free / 2**20
         reason = str(error).partition("\n")[0]
@@ -85,14 +93,76 @@ def link(written, path):
             shutil.copyfile(written, temporary)
 
 
+def adopt(path):
+    """Remember a file as this process has written it, or found it."""
+    _own[os.path.realpath(path)] = signature(path)
+
+
+def is_own(path) -> bool:
+    """Whether no other process has put a file in the place of one that this process knows."""
+    found = signature(path)
+    return found is None or found == _own.get(os.path.realpath(path))
+
+
+def signature(path):
+    """What tells a file from another one of its name; None if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.stat(path)
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 @contextlib.contextmanager
 def appended(path, mode, **options):
-    """`open(path, mode, **options)` with mode "a" or "a+": all that is written arrives, or none."""
+    """`open(path, mode, **options)` with mode "a" or "a+": all that is written arrives, or none.
+
+    A checkpoint holds how long the file is then: see `sizes`.
+    """
     with atomic_write(path) as temporary:
         if os.path.exists(path):
             shutil.copyfile(path, temporary)
         with open(temporary, mode, **options) as file:
             yield file
+    sizes[path] = os.path.getsize(path)
+
+
+def cut(path, size: float):
+    """Take off a file what came after its first `size` bytes: a resumed run appends it again."""
+    found = os.path.getsize(path) if os.path.exists(path) else 0
+    if found > size:
+        with atomic_write(path) as temporary:
+            shutil.copyfile(path, temporary)
+            os.truncate(temporary, size)
+    sizes[path] = min(found, size)
+
+
+def remove_begun(names):
+    """Remove what killed processes had begun to write as one of `names`; for the owner alone."""
+    for name in names:
+        for path in glob.glob(f"{glob.escape(name)}.*.tmp"):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+
+
+def move_away(names) -> "str | None":
+    """Move the files of another run into a folder of their own, and give its name; None if none."""
+    found = [name for name in names if os.path.lexists(name)]
+    if not found:
+        return None
+    folder = time.strftime("overwritten-%Y%m%d-%H%M%S")
+    os.makedirs(folder, exist_ok=True)
+    for name in found:
+        os.rename(name, os.path.join(folder, name))
+    return folder
+
+
+def warn_if_slow(path, seconds: float):
+    """Say once if a write takes so long that torchrun may end it."""
+    if seconds > SLOW and not _slow:
+        _slow.append(path)
+        warn(
+            f"writing {path} took {seconds:.0f} s; torchrun kills what still runs 30 s after a "
+            "signal: a newer one waits longer with --shutdown-timeout, and --save-every loses less"
+        )
 
 
 def flush(path):

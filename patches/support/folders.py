@@ -1,12 +1,15 @@
 """The folders of a data set: its classes, and what ImageFolder would read in another way."""
 
 import os
+import re
 
 from torchvision import datasets
 
 from .terminal import exit_with_error, warn
 
 LAYOUT = "expected DIR/train/CLASS/ and DIR/val/CLASS/, images in each"
+# What notebooks, macOS and file servers keep beside the images, or what nobody sees.
+HIDDEN = re.compile(r"/(\.[^/]*|(@eaDir|@Recycle|#recycle|#snapshot|__MACOSX)(?=/))")
 
 
 def class_names(folder) -> list:
@@ -39,7 +42,7 @@ def check(args):
 def checked_classes(folder) -> list:
     """The class names in `folder`, of which each has an image; it ends in one line otherwise."""
     names = class_names(folder)
-    hidden = [name for name in names if name.startswith(".")]
+    hidden = [name for name in names if HIDDEN.match(f"/{name}/")]
     if hidden:
         exit_with_error(
             f"{folder}: a hidden folder would count as a class, remove it: {', '.join(hidden)}"
@@ -63,9 +66,23 @@ def relabel_like(dataset, training):
     """Give `dataset`, in place, the labels that `training` has for the same folder names.
 
     Both are ImageFolders. ImageFolder numbers what it finds, so a class that only `training` has
-    would shift the numbers of all after it.
+    would shift the numbers of all after it. It ends in one line if images in either are hidden.
     """
+    for images in (training, dataset):
+        refuse_hidden(images)
     labels = [training.class_to_idx[name] for name in dataset.classes]
     dataset.samples = dataset.imgs = [(path, labels[label]) for path, label in dataset.samples]
     dataset.targets = [label for _, label in dataset.samples]
     dataset.classes, dataset.class_to_idx = training.classes, training.class_to_idx
+
+
+def refuse_hidden(dataset):
+    """End the run if ImageFolder has found hidden images, at any depth below a class folder."""
+    root = str(dataset.root)
+    found = [HIDDEN.search(path, len(root)) for path, _ in dataset.samples]
+    hidden = [one.string[len(root) : one.end()].lstrip("/") for one in found if one]
+    if hidden:
+        places = sorted(set(hidden))
+        some = ", ".join(places[:5] + ["..."] * (len(places) > 5))
+        count = f"{len(hidden)} in all"
+        exit_with_error(f"{root}: hidden images would count, {count}; remove them: {some}")

@@ -25,7 +25,7 @@ def add_options(parser):
 
 
 def check(args):
-    """End, before anything has started, if the model cannot be trained on the data.
+    """End, before anything has started, if the model cannot be trained, or evaluated, on the data.
 
     The first process of each host fetches the weights for --pretrained.
     """
@@ -34,7 +34,7 @@ def check(args):
         exit_with_error(f"--data {args.data}: there are no class folders in its train/")
     if classes(args) < found:
         exit_with_error(f"--num-classes {args.num_classes}: train/ has {found} classes")
-    reason = why_untrainable(args.arch, classes(args))
+    reason = why_unusable(args.arch, classes(args), training=not args.evaluate)
     if reason:
         exit_with_error(f"--arch {args.arch}: {reason}")
     if args.pretrained:
@@ -45,8 +45,23 @@ def check(args):
                 f"--pretrained: torchvision has no IMAGENET1K_V1 weights for {args.arch}, "
                 f"only {there}"
             )
+        reason = None if args.resume else why_wrong_head(args)
+        if reason:
+            exit_with_error(reason)
         if ranks.is_first_on_host():
             fetch_weights(weights["IMAGENET1K_V1"])
+
+
+def why_wrong_head(args):
+    """Why the weights for --pretrained cannot be evaluated on these data, in one line, or None."""
+    known = len(models.get_model_weights(args.arch).IMAGENET1K_V1.meta["categories"])
+    found, outputs = len(class_names(os.path.join(args.data, "train"))), classes(args)
+    if not args.evaluate or found == outputs == known:
+        return None
+    return (
+        f"--evaluate: the weights for --pretrained know {known} classes, train/ has {found} "
+        f"and the model {outputs}: train it first, then evaluate it with --resume CHECKPOINT"
+    )
 
 
 def classes(args) -> int:
@@ -67,10 +82,10 @@ def fetch_weights(weights):
         )
 
 
-def why_untrainable(arch, outputs):
-    """Why images of 224 x 224 and this loss cannot train `arch`, or None.
+def why_unusable(arch, outputs, training=True):
+    """Why images of 224 x 224 and this loss cannot train, or evaluate, `arch`, or None.
 
-    Tried with the shapes alone, on the meta device.
+    Some models have more outputs in training. Tried with the shapes alone, on the meta device.
     """
 
     def on_meta(convert):
@@ -81,38 +96,44 @@ def why_untrainable(arch, outputs):
         nn.modules.module.register_module_buffer_registration_hook(on_meta(lambda value: value)),
     ]
     try:
-        with warnings.catch_warnings():
-            # What torchvision says about a model that is then refused is not the point.
-            warnings.simplefilter("ignore")
-            model = models.get_model(arch, num_classes=outputs)
+        model = new_model(arch, outputs)
     finally:
         for hook in hooks:
             hook.remove()
     try:
-        output = model(torch.empty(2, 3, 224, 224, device="meta"))
+        output = model.train(training)(torch.empty(2, 3, 224, 224, device="meta"))
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         return f"it does not take images of 224 x 224 ({reason})"
     if not isinstance(output, torch.Tensor):
-        return f"in training it gives {type(output).__name__}, the loss takes one tensor"
+        mode = "training" if training else "evaluation"
+        return f"in {mode} it gives {type(output).__name__}, the loss takes one tensor"
     return None
+
+
+def new_model(arch, outputs):
+    """A model with random weights, without what torchvision warns of how they are drawn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return models.get_model(arch, num_classes=outputs)
 
 
 def build(args, pretrained=False):
     """The model `args.arch` with an output for each class, on the CPU.
 
     Its weights are random, or those that torchvision's `pretrained=True` has always meant. The
-    first process of each host has fetched these, and alone reads them: DistributedDataParallel
-    gives all others what rank 0 has. A head for other classes than those of the weights is new.
+    first process of each host has fetched these. For training it alone reads them, for
+    DistributedDataParallel gives all others what rank 0 has; but a few models that can only be
+    evaluated are other models with weights. A head for other classes than theirs is new.
     """
     outputs = classes(args)
-    if not pretrained or not ranks.is_first_on_host():
-        return models.get_model(args.arch, num_classes=outputs)
+    if not pretrained or not (ranks.is_first_on_host() or args.evaluate):
+        return new_model(args.arch, outputs)
     weights = models.get_model_weights(args.arch).IMAGENET1K_V1
     whole = models.get_model(args.arch, weights=weights)
     if outputs == len(weights.meta["categories"]):
         return whole
-    model = models.get_model(args.arch, num_classes=outputs)
+    model = new_model(args.arch, outputs)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     state = whole.state_dict().items()
     fitting = {name: value for name, value in state if value.shape == shapes[name]}
@@ -125,10 +146,11 @@ def build(args, pretrained=False):
 def unwrap(model):
     """The model without the wrappers for several devices and for compilation.
 
-    A checkpoint has the keys of the model itself.
+    A checkpoint has the keys of the model itself. A wrapper has nothing else in it: a model may
+    have a layer called `module`, too.
     """
-    while hasattr(model, "module") or hasattr(model, "_orig_mod"):
-        model = model.module if hasattr(model, "module") else model._orig_mod
+    while [name for name, _ in model.named_children()] in (["module"], ["_orig_mod"]):
+        (model,) = model.children()
     return model
 
 

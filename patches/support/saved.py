@@ -1,48 +1,28 @@
-"""Checkpoint files: find the one to go on from, read it, and load what it holds.
+"""Checkpoint files: read one, and load what it holds.
 
 What a checkpoint holds is said in `checkpoint`.
 """
 
 import os
 import re
-import shutil
-import sys
 import zipfile
 
 import torch
 
-from . import files, ranks
+from . import ranks
 from .folders import class_names
 from .network import unwrap
-from .terminal import exit_with_error, program
+from .terminal import exit_with_error
 
 FORMAT = 1
-LAST, PREVIOUS, BEST = "checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar"
+FOREIGN = ("epoch", "arch", "state_dict", "best_acc1", "optimizer")  # of other scripts' checkpoints
 
 
-def here() -> list:
-    """The checkpoint files in the output folder, whole or not."""
-    return [name for name in (LAST, PREVIOUS, BEST) if os.path.lexists(name)]
-
-
-def check_room(model):
-    """End the run if the disk cannot hold its checkpoints: last, previous, best, one in writing."""
-    own = unwrap(model)
-    tensors = [*own.state_dict().values(), *own.parameters()]  # momentum: one for each parameter
-    needed = 4 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    stats = [os.stat(name) for name in here() if os.path.exists(name)]
-    room = shutil.disk_usage(".").free + sum({stat.st_ino: stat.st_size for stat in stats}.values())
-    if room < needed:
-        exit_with_error(
-            f"{os.getcwd()}: {room / 2**20:.1f} MB free, and checkpoints take up to "
-            f"{needed / 2**20:.1f} MB; choose another --output-dir"
-        )
-
-
-def read(path) -> dict:
+def read(path, trusted=False) -> dict:
     """What a checkpoint holds. ValueError says why the file is none; another format ends the run.
 
-    Tensors are mapped, not read before they are used.
+    Tensors are mapped, not read before they are used. Code in the file runs only if it is
+    `trusted`: it may hold other types than tensors and plain Python then.
     """
     try:
         mapped = zipfile.is_zipfile(path)  # torch before 1.6 wrote another kind
@@ -50,11 +30,13 @@ def read(path) -> dict:
             with zipfile.ZipFile(path) as archive:
                 if archive.testzip():  # torch compares no checksums
                     raise ValueError("a checksum does not fit")
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped or None)
+        plain = not trusted
+        state = torch.load(path, map_location="cpu", weights_only=plain, mmap=mapped or None)
     except Exception as error:  # an unpickler may raise anything on a file that is no checkpoint
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path}: cannot be read: {reason}") from None
+        raise ValueError(f"{path}: cannot be read: {why_unread(error)}") from None
     state = state if isinstance(state, dict) else {}
+    if "format" not in state:  # keys with other names mean what they mean in another script
+        state = {name: state[name] for name in FOREIGN if name in state}
     if state.get("format", FORMAT) != FORMAT:
         # Not one to pass over, like a broken one: --resume auto would replace it.
         exit_with_error(
@@ -67,62 +49,39 @@ def read(path) -> dict:
     return state
 
 
-def newest():
-    """(path, lines): the whole checkpoint here that has come furthest, or None; what is broken.
-
-    Only the run of the first whole one counts: another run's files may have come further.
-    """
-    found, broken = [], []
-    for path in here():
-        try:
-            state = read(path)
-        except ValueError as error:
-            broken.append(str(error))
-            continue
-        if not found or state.get("run") == found[0][1]:
-            found.append(((state["epoch"], state.get("step", 0)), state.get("run"), path))
-    return max(found, key=lambda one: one[0])[2] if found else None, broken
+def why_unread(error) -> str:
+    """The reason in one line: torch's own messages have many, with colours."""
+    text = str(error).partition("WeightsUnpickler error:")[2].strip() or str(error)
+    held = re.search(r"nsupported (?:global: )?(?:GLOBAL (\S+)|(operand \d+))", str(error))
+    if held:
+        return (
+            f"it holds {held[1] or held[2]}, which may run code from the file; "
+            "if you trust whoever made it, add --trust-checkpoint"
+        )
+    return text.partition("\n")[0] or type(error).__name__
 
 
-def choose(args):
-    """The path to resume from, or None: rank 0 chooses for all, so that all begin alike."""
-    path = args.resume if args.resume != "auto" else None
-    if args.resume == "auto" and ranks.is_rank_zero():
-        path, broken = newest()
-        for line in broken:
-            print(f"{program()}: {line}", file=sys.stderr, flush=True)
-        if broken and not path:
-            exit_with_error(f"--resume auto: no checkpoint in {os.getcwd()} is whole")
-        if path not in (None, LAST) and not args.evaluate:
-            files.link(path, LAST)  # or the next save would make a broken one the previous one
-        if not path:
-            where = f"no checkpoint in {os.getcwd()}"
-            print(f"--resume auto: {where}, starting from the beginning", flush=True)
-    return ranks.broadcast(path)
-
-
-def read_for(path, args) -> dict:
-    """What the checkpoint to resume from holds; the run ends if it is of another model or data."""
+def read_for(path, args):
+    """(state, problem): what a checkpoint holds, and why the run cannot go on from it, or None."""
     try:
-        state = read(path)
+        state = read(path, args.trust_checkpoint)
     except ValueError as error:
-        exit_with_error(f"--resume {error}")
+        return {}, f"--resume {error}"
     if state["arch"] != args.arch:
-        exit_with_error(f"--resume {path}: it is of {state['arch']}, --arch says {args.arch}")
+        return state, f"--resume {path}: it is of {state['arch']}, --arch says {args.arch}"
     here = class_names(os.path.join(args.data, "train"))
     there = state.get("classes", here)
     if there != here:
         others = some(sorted(set(there) ^ set(here)))
         counts = f"it has {len(there)} classes, train/ has {len(here)}"
-        exit_with_error(f"--resume {path}: {counts}; not in both: {others}")
-    return state
+        return state, f"--resume {path}: {counts}; not in both: {others}"
+    return state, None
 
 
 def load_weights(model, state, path):
     """Load the weights of a checkpoint, whatever wrappers the saved model had."""
-    wrappers = re.compile(r"^(module\.|_orig_mod\.)+")
-    weights = {wrappers.sub("", name): value for name, value in state["state_dict"].items()}
     own = unwrap(model).state_dict()
+    weights = strip_wrappers(state["state_dict"], own)
     wrong = [f"missing {name}" for name in own if name not in weights]
     wrong += [f"unexpected {name}" for name in weights if name not in own]
     wrong += [
@@ -133,6 +92,19 @@ def load_weights(model, state, path):
     if wrong:
         exit_with_error(f"{path}: not the weights of this model: {some(wrong)}")
     unwrap(model).load_state_dict(weights)
+
+
+def strip_wrappers(weights, own) -> dict:
+    """Weights under the names that the model's `own` have, if wrappers have only prefixed them.
+
+    All names have the prefix of a wrapper. A layer of the model may have such a name, too.
+    """
+    for wrapper in ("module.", "_orig_mod."):
+        prefixed = weights and all(name.startswith(wrapper) for name in weights)
+        if prefixed and weights.keys() != own.keys():
+            short = {name[len(wrapper) :]: value for name, value in weights.items()}
+            return strip_wrappers(short, own)
+    return weights
 
 
 def load_optimizer(optimizer, state):
@@ -159,9 +131,13 @@ def changes(state, args) -> list:
     new = dict(vars(args), world_size=world)
     for values in (old, new):
         values["global_batch"] = values.get("batch_size", 0) * values["world_size"]
-    for name in ("world_size", "global_batch", "lr", "momentum", "weight_decay", "seed"):
+    for name in ("world_size", "global_batch", "lr", "momentum", "weight_decay"):
         if name in old and settings and old[name] != new[name]:
             found.append(f"{name} was {old[name]}, is {new[name]}")
+    if args.seed is not None and state.get("seed", args.seed) != args.seed:
+        found.append(f"seed stays {state['seed']}, not {args.seed}")
+    if state["epoch"] >= args.epochs and not args.evaluate:
+        found.append(f"nothing is left to do, with --epochs {args.epochs}")
     again = state["images"] % new["global_batch"] if state.get("images") else 0
     if again and old["global_batch"] != new["global_batch"]:
         found.append(f"the last {again} images of its unfinished epoch are trained again")

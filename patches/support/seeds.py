@@ -35,6 +35,9 @@ def draw(seed) -> int:
 def seed_step(run, epoch: int, step: int):
     """Seed what this step draws on this rank, in a model with dropout. Call it once per batch.
 
+    Each device of DataParallel gets a seed of its own: with the same one, all would drop the same
+    units.
+
     It also tells the watch in `stop` that the batch is there: a rank that still waits for its
     batch is behind the others, and is named if the job hangs.
     """
@@ -42,17 +45,23 @@ def seed_step(run, epoch: int, step: int):
     seed = derived(run.seed, epoch, step + 1, ranks.rank())
     # torch.manual_seed would go through all kinds of devices, and takes half a millisecond.
     torch.default_generator.manual_seed(seed)
-    kind = next(run.model.parameters()).device.type
-    if kind != "cpu":
-        module = getattr(torch, kind)
-        getattr(module, "manual_seed_all", module.manual_seed)(seed)
+    device = next(run.model.parameters()).device
+    if device.type == "cpu":
+        return
+    module = getattr(torch, device.type)
+    if not hasattr(module, "default_generators"):  # Apple's: it has one device
+        module.manual_seed(seed)
+        return
+    for number, index in enumerate(getattr(run.model, "device_ids", None) or [device.index]):
+        own = derived(seed, number) if number else seed
+        module.default_generators[index].manual_seed(own)
 
 
 class SamplesLeft(torch.utils.data.Sampler):
-    """The samples of `sampler` that epoch `run.epoch` has left: pairs (index, augmentation seed).
+    """The samples of `sampler` that epoch `run.epoch` has left: pairs (index, (seed, epoch)).
 
-    Order and seeds follow from `run.seed` and the epoch alone, whichever process loads a sample.
-    The length is that of the whole epoch.
+    `seed` is `run.seed`. Order and augmentation follow from these three numbers alone, whichever
+    process loads a sample. The length is that of the whole epoch.
     """
 
     def __init__(self, sampler, run):
@@ -65,10 +74,12 @@ class SamplesLeft(torch.utils.data.Sampler):
         seed, epoch = self.run.seed, self.run.epoch
         if isinstance(self.sampler, torch.utils.data.RandomSampler):
             self.sampler.generator = torch.Generator().manual_seed(derived(seed, epoch))
+        elif isinstance(self.sampler, torch.utils.data.DistributedSampler):
+            self.sampler.seed = seed
         batch_size = self.run.args.batch_size
         first = self.run.first_step(len(self), batch_size) * batch_size
         for index in itertools.islice(self.sampler, first, None):
-            yield index, derived(seed, epoch, index)
+            yield index, (seed, epoch)
 
 
 def shuffled(images, run) -> SamplesLeft:
@@ -77,7 +88,11 @@ def shuffled(images, run) -> SamplesLeft:
 
 
 class SeededImages(torch.utils.data.Dataset):
-    """The data set `images`, indexed by (index, seed): each sample is augmented by its own seed."""
+    """The data set `images`, indexed by (index, (seed, epoch)): each sample has a seed of its own.
+
+    The seed is derived here, so by the loading processes: it takes 6 microseconds a sample, and the
+    training process would need 12 ms for a batch of 2,048.
+    """
 
     def __init__(self, images):
         self.images = images
@@ -86,7 +101,8 @@ class SeededImages(torch.utils.data.Dataset):
         return len(self.images)
 
     def __getitem__(self, sample):
-        index, seed = sample
+        index, origin = sample
+        seed = derived(*origin, index)
         # Without workers, these generators are those of the training itself.
         states = random.getstate(), torch.get_rng_state()
         random.seed(seed)

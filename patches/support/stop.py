@@ -1,24 +1,23 @@
-"""Stop all ranks after the same step when a signal asks for it; end a job in which a rank hangs.
+"""The one way to stop: at signals of schedulers and of people, and if the launcher is gone.
 
-Signal handlers belong to the process, so there is one watch, and these are functions.
+All ranks end after the same step, save, and leave with status 75. Before training there is nothing
+to save. Signal handlers belong to the process, so these are functions; docs/training.md has a table
+of all that stops a job.
 """
 
-import atexit
-import contextlib
-import datetime
-import os
 import signal
 import socket
-import sys
 import threading
 import time
 
-import torch.distributed as dist
+from . import ending, terminal
+from .watch import Watch
 
-from . import ranks
-from .terminal import program
+NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+STATUS = 75  # EX_TEMPFAIL: to be run again
 
 _watch = None
+_presses, _pressed = 0, float("-inf")
 
 
 def add_options(parser):
@@ -27,15 +26,80 @@ def add_options(parser):
         default=0,
         type=int,
         metavar="N",
-        help="also save every N steps (default: 0, only after each epoch; and at SIGTERM, SIGINT "
-        "and SIGUSR1, which end the run after the current step with status 75)",
+        help="also save every N steps (default: 0, only after each epoch; and at SIGTERM, SIGINT, "
+        "SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU, which end the run after the current step with "
+        "status 75)",
     )
 
 
-def watch(timeout: float):
-    """Begin to catch signals and to watch for ranks that hang; a second call changes nothing.
+def catch_signals():
+    """From here on, signals stop the job in order, and a closed terminal does not end it.
 
-    The job ends once nothing has moved for `timeout` seconds. All ranks call this.
+    They are heard in a thread: Python calls its handlers in the main thread only, and that one may
+    wait for another rank for ever. A signal that is ignored already, as by nohup, stays so.
+    """
+    terminal.outlive_reader()
+    hears, tells = socket.socketpair()
+    tells.setblocking(False)
+    signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
+    for number in numbers():
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
+    # The thread keeps `tells` as well: a socket that nobody holds is closed.
+    threading.Thread(target=listen, args=(hears, tells), daemon=True).start()
+
+
+def numbers() -> list:
+    """The signals in NAMES that this system has."""
+    return [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+
+
+def listen(hears, tells):
+    """The thread that hears signals: Python writes the number of each into the other socket."""
+    while True:
+        for number in hears.recv(64):
+            # torchrun passes on the first Ctrl-C, makes SIGTERM of the second, and is gone after
+            # the third.
+            if number == signal.SIGINT or (_presses and number == signal.SIGTERM):
+                press()
+            if number in numbers():
+                ask(signal.Signals(number).name)
+
+
+def press():
+    """Count a Ctrl-C: the third one ends the process. Two within a second are one, passed on."""
+    global _presses, _pressed
+    if time.monotonic() - _pressed < 1:
+        return
+    _presses, _pressed = _presses + 1, time.monotonic()
+    if _presses == 2:
+        terminal.warn("it stops after this step; press Ctrl-C again to quit without saving")
+    if _presses > 2:
+        terminal.warn("quit without saving")
+        ending.at_once(128 + signal.SIGINT)
+
+
+def lose_launcher():
+    """Stop the job as at a signal, or as at the last of several Ctrl-C."""
+    if _presses:
+        press()
+    ask("the end of its launcher")
+
+
+def ask(why: str):
+    """Stop the job: after the current step, or at once if no training has begun."""
+    if _watch is not None:
+        _watch.asked.set()
+        return
+    terminal.print_once(f"stopped by {why} before the first step: there was nothing to save")
+    ending.at_once(STATUS)
+
+
+def watch(timeout: float):
+    """From here on, let all ranks stop after the same step, and watch for ranks that hang.
+
+    The job ends once nothing has moved for `timeout` seconds. A second call changes nothing.
+    Collective.
     """
     global _watch
     if _watch is None:
@@ -56,145 +120,3 @@ def beat():
     """Tell the watch that this rank is getting on."""
     if _watch is not None:
         _watch.beats += 1
-
-
-class Watch:
-    """Lets all ranks stop after one and the same step, and ends a job in which one of them hangs.
-
-    A signal may reach one rank alone, or each of them in another step. A rank that left by itself
-    would leave the others waiting. To ask all of them in each step would hold up each step; and a
-    host runs ahead of its GPU, so its own step does not tell the steps of the other ranks.
-
-    So a thread of each rank looks into a store that all share, once a second. When one of them
-    wants to stop, each thread writes down at which piece of work its rank is, and its rank does
-    not begin another until all have done so. Then all go on to the furthest of these, which none
-    can have passed. A piece is a step of training, or a validation until its numbers are
-    exchanged, or what comes from there to the next epoch.
-    """
-
-    def __init__(self, timeout: float):
-        self.timeout = timeout
-        self.piece, self.last = 0, None  # where the rank is; after which piece all stop
-        self.told = False
-        self.beats = self.ticks = 0  # they grow while the rank is getting on, its thread alive
-        self.heard = time.monotonic()  # when the store last answered
-        self.asked, self.settled, self.over = (threading.Event() for _ in range(3))
-        self.lock = threading.Lock()
-        self.rank, self.world = ranks.rank(), ranks.world_size()
-        self.store = None
-        if self.world > 1:  # a connection of its own, which does not wait long if its host hangs
-            patience = datetime.timedelta(seconds=10)
-            store, _, _ = next(dist.rendezvous("env://", timeout=patience))
-            start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-            self.store = dist.PrefixStore(f"watch{start}", store)
-        for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
-            signal.signal(getattr(signal, name), lambda number, frame: self.asked.set())
-        self.threads = [threading.Thread(target=self.listen), threading.Thread(target=self.guard)]
-        for thread in self.threads:
-            thread.daemon = True
-            thread.start()
-        atexit.register(self.end)
-
-    def is_due(self) -> bool:
-        self.beats += 1
-        with self.lock:
-            if not self.told:
-                self.piece += 1
-                return False
-        self.settled.wait()
-        if self.piece < self.last:
-            self.piece += 1
-            return False
-        return True
-
-    def is_coming(self) -> bool:
-        self.beats += 1
-        with self.lock:
-            if not self.told:
-                return False
-        self.settled.wait()
-        return self.piece == self.last
-
-    def end(self):
-        """Have no thread in a call of the store when Python ends: unwound there, it would abort."""
-        if self.store is not None:
-            # The others then need not wait to hear where this rank has ended.
-            with contextlib.suppress(RuntimeError):
-                self.store.set(f"piece/{self.rank}", str(self.piece))
-        self.over.set()
-        self.asked.set()
-        for thread in self.threads:
-            thread.join(5)
-
-    def listen(self):
-        """The first thread: look for a wish to stop, here and in the store, once a second."""
-        while not (self.over.wait(1) if self.told else self.asked.wait(1) and self.over.is_set()):
-            wanted = self.asked.is_set() and not self.over.is_set()
-            try:
-                if self.store is not None:
-                    self.tick()
-                    wanted = self.store.check(["stop"]) or wanted
-                self.heard = time.monotonic()
-                if wanted and not self.told:
-                    self.settle()
-            except RuntimeError:
-                if wanted:
-                    self.give_up("cannot be saved: the other ranks do not answer")
-
-    def tick(self):
-        """Write down where this rank is, and that its thread is alive."""
-        self.ticks += 1
-        self.store.set(f"at/{self.rank}", f"{self.piece} {self.beats} {self.ticks}")
-
-    def settle(self):
-        """Agree with the threads of the other ranks on the last piece of work."""
-        with self.lock:
-            self.told = True
-        pieces = [self.piece]
-        if self.store is not None:
-            self.store.set("stop", "1")
-            self.store.set(f"piece/{self.rank}", str(self.piece))
-            keys = [f"piece/{rank}" for rank in range(self.world)]
-            end = time.monotonic() + 10
-            while not self.store.check(keys) and not self.over.is_set():
-                if time.monotonic() > end:
-                    missing = [str(n) for n, key in enumerate(keys) if not self.store.check([key])]
-                    self.give_up(f"cannot be saved: rank {', '.join(missing)} does not answer")
-                time.sleep(0.1)
-            pieces = [int(self.store.get(key)) for key in keys if self.store.check([key])]
-        self.last = max(pieces)
-        self.settled.set()
-
-    def guard(self):
-        """The second thread: end the job if nothing moves, also if the store never answers."""
-        seen, since = None, time.monotonic()
-        while self.store is not None and not self.over.wait(1):
-            if (self.piece, self.beats) != seen:
-                seen, since = (self.piece, self.beats), time.monotonic()
-            elif time.monotonic() - since > self.timeout:
-                self.give_up(
-                    f"{self.who_hangs()}: nothing has moved for --timeout {self.timeout:g} s"
-                )
-
-    def who_hangs(self) -> str:
-        """The rank for which the others wait: its threads stand still too, or it is behind them."""
-        hung = [0]  # its process, or its launcher, has the store
-        with contextlib.suppress(RuntimeError):
-            if time.monotonic() - self.heard < 5:
-                keys = [f"at/{rank}" for rank in range(self.world)]
-                before = [self.store.check([key]) and self.store.get(key) for key in keys]
-                time.sleep(4)
-                after = [self.store.check([key]) and self.store.get(key) for key in keys]
-                hung = [rank for rank, (a, b) in enumerate(zip(before, after)) if a == b]
-                places = [tuple(map(int, value.split()[:2])) for value in after if value]
-                hung = hung or [rank for rank, at in enumerate(places) if at < max(places)]
-        names = ", ".join(map(str, hung))
-        return f"rank {names} hangs" if hung else "all ranks hang, in the same step"
-
-    def give_up(self, why):
-        """End this process from a thread: its main one may wait for ever. The job ends with it."""
-        if self.over.wait(min(2 * self.rank, 10)):
-            return  # it has ended by itself
-        says = f"(says rank {self.rank}, {socket.gethostname()})"
-        print(f"{program()}: error: {why} {says}", file=sys.stderr, flush=True)
-        os._exit(1)

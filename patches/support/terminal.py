@@ -1,5 +1,7 @@
 """Lines for whoever started the job: one line each, however many processes it has."""
 
+import contextlib
+import io
 import os
 import signal
 import socket
@@ -34,7 +36,8 @@ def exit_with_error(message: str):
     """
     speaks = ranks.is_first_on_host()
     if not speaks and "TORCHELASTIC_RUN_ID" in os.environ:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with contextlib.suppress(ValueError):  # another thread than the main one
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(30)
         speaks = True
     if speaks:
@@ -47,3 +50,28 @@ def exit_with_error(message: str):
 def program() -> str:
     """The script's file name, which begins every such line."""
     return os.path.basename(sys.argv[0])
+
+
+def outlive_reader():
+    """From here on, a line that cannot be written is lost, and the job goes on.
+
+    Its reader may be gone: a terminal that was closed, `| head`, a full disk below a log.
+    """
+    for name in ("stdout", "stderr"):
+        old = getattr(sys, name)
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # no file, or closed
+            raw = io.BufferedWriter(Lenient(old.fileno(), "wb", closefd=False))
+            # A file name may hold what the terminal's encoding has no character for.
+            new = io.TextIOWrapper(raw, old.encoding, "backslashreplace", line_buffering=True)
+            setattr(sys, name, new)
+            old.flush()  # what it held, if that can still be written
+
+
+class Lenient(io.FileIO):
+    """A file that takes all that is written, also if it cannot keep it."""
+
+    def write(self, data):
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)

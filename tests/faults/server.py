@@ -4,13 +4,17 @@
 
 Torch is imported once, and each rank is a fork of this process. A line of JSON on standard input starts a job:
 
-    {"id": 7, "ranks": 2, "argv": [...], "env": {...}, "logs": DIR, "agent_store": false}
+    {"id": 7, "ranks": 2, "argv": [...], "env": {...}, "logs": DIR, "agent_store": false, "own": {"1": {...}}}
 
-and a line of JSON on standard output says how it ended: {"id": 7, "statuses": [75, 75], "seconds": 1.2}, negative where
-a signal ended a rank. As torchrun does, the server ends the other ranks when one has failed: SIGTERM, and SIGKILL
-a few seconds later. With `agent_store` a process that is no rank holds the store of the job, as under torchrun.
+and a line of JSON on standard output says how it ended: {"id": 7, "statuses": [75, 75], "pids": [...], "seconds": 1.2},
+negative where a signal ended a rank. In `own` are `argv` and `env` that one rank gets besides. OUT in `env` is where
+standard output goes, or "closed pipe"; the signals in IGNORED are ignored from the start.
+
+As torchrun does, the server ends the other ranks when one has failed: SIGTERM, and SIGKILL a few seconds later. With
+`agent_store` a process that is no rank holds the store of the job, as under torchrun.
 """
 
+import atexit
 import json
 import os
 import select
@@ -46,9 +50,19 @@ def forked(work, out=None, err=None):
     except BaseException:
         traceback.print_exc()
     finally:
+        atexit._run_exitfuncs()  # as when Python ends
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def write_to(out):
+    if out == "closed pipe":
+        reader, writer = os.pipe()
+        os.dup2(writer, 1)
+        os.close(reader)
+    elif out:
+        os.dup2(os.open(out, os.O_WRONLY), 1)
 
 
 def hold_store(port):
@@ -65,23 +79,25 @@ class Job:
         self.statuses = [None] * request["ranks"]
         logs, port = Path(request["logs"]), free_port()
         shared = {"WORLD_SIZE": request["ranks"], "LOCAL_WORLD_SIZE": request["ranks"], **request["env"]}
-        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "faults"}
         self.store = forked(lambda: hold_store(port)) if request["agent_store"] else None
         if self.store:
             shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
 
-        def work():
-            sys.argv = request["argv"]
+        def work(rank):
+            own = request["own"].get(str(rank), {})
+            env = shared | {"RANK": rank, "LOCAL_RANK": rank} | own.get("env", {})
+            os.environ.update({name: str(value) for name, value in env.items()})
+            write_to(env.get("OUT"))
+            for name in env.get("IGNORED", "").split():  # as by nohup
+                signal.signal(signal.Signals[name], signal.SIG_IGN)
+            sys.argv = request["argv"] + own.get("argv", [])
             exec(code, {"__name__": "__main__", "__file__": sys.argv[0]})
 
-        self.pids = []
-        for rank in range(request["ranks"]):
-            os.environ.update(
-                {name: str(value) for name, value in shared.items()}, RANK=str(rank), LOCAL_RANK=str(rank)
-            )
-            self.pids.append(forked(work, logs / f"out.{rank}", logs / f"err.{rank}"))
-        for name in (*shared, "RANK", "LOCAL_RANK"):
-            os.environ.pop(name, None)
+        self.pids = [
+            forked(lambda rank=rank: work(rank), logs / f"out.{rank}", logs / f"err.{rank}")
+            for rank in range(request["ranks"])
+        ]
 
     def look(self):
         """Collect the ranks that have ended, and end the others where one has failed. Whether all have ended."""
@@ -121,7 +137,8 @@ def main(script):
         for job in [job for job in jobs if job.look()]:
             jobs.remove(job)
             seconds = time.monotonic() - job.begun
-            print(json.dumps({"id": job.id, "statuses": job.statuses, "seconds": seconds}), flush=True)
+            said = {"id": job.id, "statuses": job.statuses, "pids": job.pids, "seconds": seconds}
+            print(json.dumps(said), flush=True)
     for job in jobs:
         for pid in job.pids:
             os.kill(pid, signal.SIGKILL)

@@ -13,20 +13,24 @@ DIR/images.RANK, and counts these events:
     write NAME            a file of that name is written by torch.save
     fsync, link, copy, replace NAME   what `os` and `shutil` do to a file of that name
 
+A temporary file, whose name has host and process in it, counts as NAME.tmp.
+
 FAULT is JSON. `at` names an event; the fault comes with the `nth` of them (from 1) on `rank` (default 0), before it or,
 where `when` says so, after it. A write or copy breaks off behind `bytes` of it. `do` is a signal, which goes to
-the ranks `to` (default: this one; "agent": the parent), whereupon this one rests for `rest` seconds; or `sleep`, for
-an hour; or `fill`, which leaves `bytes` of the disk free. It comes once: DIR/fired says so, and how many steps this
-rank had made; a run that is started again with the same FAULT_FOLDER is left in peace.
+the ranks `to` (default: this one; "agent" among them is the parent), whereupon this one rests for `rest` seconds; or
+`sleep`, for an hour; or `wait`, until DIR/go is there; or `raise`, an exception; or `fill`, which leaves `bytes` of the
+disk free. It comes once: DIR/fired says so, and how many steps this rank had made; a run that is started again with the
+same FAULT_FOLDER is left in peace.
 
-With FAULT_NO_LINKS the disk knows no hard links, with FAULT_PACE=N each batch of a validation takes N seconds more. The
-models of `tests/tiny_models` come along.
+With FAULT_NO_LINKS the disk knows no hard links, with FAULT_PACE=N each batch of a validation takes N seconds more.
+As with NCCL, to destroy the process group takes all ranks. The models of `tests/tiny_models` come along.
 """
 
 import contextlib
 import functools
 import json
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -67,12 +71,17 @@ def strike():
     (folder / "fired").write_text(json.dumps({"steps": steps, "time": time.time()}))
     if plan["do"] == "sleep":
         time.sleep(3600)
+    elif plan["do"] == "wait":
+        while not (folder / "go").exists():
+            time.sleep(0.05)
+    elif plan["do"] == "raise":
+        raise RuntimeError("out of pretended memory")
     elif plan["do"] == "fill":
         free = shutil.disk_usage(".").free - plan["bytes"]
         Path("filler").write_bytes(bytes(free))
     else:
-        to = plan.get("to", [rank()])
-        ids = [os.getppid()] if to == "agent" else [int((folder / str(one)).read_text()) for one in to]
+        to = [plan["to"]] if isinstance(plan.get("to"), str) else plan.get("to", [rank()])
+        ids = [os.getppid() if one == "agent" else int((folder / str(one)).read_text()) for one in to]
         for one in sorted(ids, key=os.getpid().__eq__):  # this one last
             with contextlib.suppress(ProcessLookupError):  # it has nothing to do in the last save, and may be gone
                 os.kill(one, signal.Signals[plan["do"]])
@@ -97,6 +106,10 @@ def around(event, function, partly=None):
         return result
 
     return wrapper
+
+
+def base(path):
+    return re.sub(r"(\.tar|\.csv|\.lock)\..+\.tmp$", r"\1.tmp", os.path.basename(path))
 
 
 def first_bytes(source, target):
@@ -138,7 +151,7 @@ def spy(torch):
         return wrapper
 
     def save(state, path, *args, **kwargs):
-        if due("write " + os.path.basename(path), "before"):
+        if due("write " + base(path), "before"):
             if fault()["do"] == "SIGKILL" and rank() in fault().get("to", [rank()]):
                 return plain_save(state, Breaking(path, fault()["bytes"]), *args, **kwargs)
             strike()
@@ -149,7 +162,7 @@ def spy(torch):
     loss, ddp = torch.nn.CrossEntropyLoss, torch.nn.parallel.DistributedDataParallel
     loss.forward = around(lambda *_: None if torch.is_grad_enabled() else "validation", paced(loss.forward))
     ddp.__init__ = around("start", ddp.__init__)
-    os.fsync = around(lambda number: f"fsync {os.path.basename(os.readlink(f'/proc/self/fd/{number}'))}", os.fsync)
+    os.fsync = around(lambda number: f"fsync {base(os.readlink(f'/proc/self/fd/{number}'))}", os.fsync)
     for module, name, kind, partly in (
         (os, "replace", "replace", None),
         (os, "link", "link", None),
@@ -158,7 +171,7 @@ def spy(torch):
         setattr(
             module,
             name,
-            around(lambda _, to, kind=kind: f"{kind} {os.path.basename(to)}", getattr(module, name), partly),
+            around(lambda _, to, kind=kind: f"{kind} {base(to)}", getattr(module, name), partly),
         )
     link = os.link
 
@@ -168,6 +181,7 @@ def spy(torch):
         return link(source, target)
 
     os.link = link_where_possible
+    torch.distributed.destroy_process_group = taking_all(torch.distributed.destroy_process_group)
 
 
 def spy_images(folder):
@@ -175,6 +189,19 @@ def spy_images(folder):
         return "image" if os.path.basename(self.root) == "train" else None
 
     folder.ImageFolder.__getitem__ = around(image, noted(folder.ImageFolder.__getitem__))
+
+
+def taking_all(destroy):
+    @functools.wraps(destroy)
+    def wrapper(*args, **kwargs):
+        if "FAULT_FOLDER" in os.environ:
+            left = [Path(os.environ["FAULT_FOLDER"], f"left.{n}") for n in range(int(os.environ["WORLD_SIZE"]))]
+            left[rank()].touch()
+            while not all(path.exists() for path in left):
+                time.sleep(0.05)
+        return destroy(*args, **kwargs)
+
+    return wrapper
 
 
 def paced(forward):

@@ -13,12 +13,14 @@ first goes its own way to the CPU, and only a script that takes its GPUs for gra
 modules of `support/` are told that a parameter is where its model was sent; torch itself has to know better.
 """
 
+import contextlib
 import functools
 import json
 import os
 import shutil
 import sys
 from importlib.machinery import PathFinder
+from types import SimpleNamespace
 
 
 def log(event, **details):
@@ -60,6 +62,10 @@ def play(torch, devices):
         if index >= devices:
             raise RuntimeError("CUDA error: invalid device ordinal")
         return index
+
+    def get_device_properties(device=None):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+        return SimpleNamespace(uuid=f"{existing(device)} of {visible}")
 
     def set_device(device):
         nonlocal current
@@ -105,7 +111,22 @@ def play(torch, devices):
         pretended = getattr(tensor, "pretended", None) if asks.startswith("support.") else None
         return pretended or true_device.__get__(tensor)
 
+    # As on a GPU, each device draws by a generator of its own; the CPU's plays it for as long as that one works.
+    generators = tuple(torch.Generator() for _ in range(devices))
+
+    @contextlib.contextmanager
+    def drawing_on(index):
+        own, played = torch.default_generator.get_state(), generators[index]
+        torch.default_generator.set_state(played.get_state())
+        try:
+            yield
+        finally:
+            played.set_state(torch.default_generator.get_state())
+            torch.default_generator.set_state(own)
+
+    torch.cuda.default_generators = generators
     torch.cuda.device_count = device_count
+    torch.cuda.get_device_properties = get_device_properties
     torch.cuda.set_device = set_device
     torch.cuda.current_device = lambda: existing(None)
     torch.Tensor.cuda = cuda
@@ -151,11 +172,13 @@ def play(torch, devices):
             return self.module(*inputs)
         # A short batch gives fewer pieces than devices, as in torch.
         first, *others = zip(*(tensor.chunk(len(self.device_ids), self.dim) for tensor in inputs))
-        outputs = [self.module(*first)]
-        for piece in others:
+        with drawing_on(self.device_ids[0]):
+            outputs = [self.module(*first)]
+        for index, piece in zip(self.device_ids[1:], others):
             # Replicas drop their buffers after the step: only the first device moves the running statistics.
             buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-            outputs.append(functional_call(self.module, buffers, piece))
+            with drawing_on(index):
+                outputs.append(functional_call(self.module, buffers, piece))
         return torch.cat(outputs, self.dim)
 
     DataParallel.__init__ = init_dp
