@@ -214,6 +214,7 @@ def test_device_that_is_not_there_is_one_line(gpus, capsys):
         ("cuda:0", "expected a kind of device, such as cuda; "),
         ("cpu:0", "expected a kind of device, such as cpu; "),
         ("foo", "this torch knows no such device; try cuda or cpu"),
+        ("accelerator", "this torch knows no such device; try cuda or cpu"),
         ("foo:1", "expected a kind of device"),
         ("meta", "this torch knows no such device; try cuda or cpu"),
         ("1", "this torch knows no such device; try cuda or cpu"),

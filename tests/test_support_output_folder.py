@@ -171,6 +171,7 @@ def test_folder_that_cannot_be_locked_is_one_line(monkeypatch, tmp_path):
 @pytest.mark.parametrize("given", [{"resume": "auto"}, {"resume": LAST}, {"pretrained": True}], ids=str)
 def test_evaluation_only_reads(given, monkeypatch):
     """B12: it may be in the folder of a running job, and of one that was killed."""
+    monkeypatch.setattr(output_folder, "why_wrong_head", lambda args: None)
     progress(LAST, 3, 2)
     for name in (CSV, LIST, f"{LAST}.node7-0a1b2c3d.12.tmp"):
         Path(name).write_bytes(b"1")
@@ -185,6 +186,15 @@ def test_evaluation_only_reads(given, monkeypatch):
 
 def test_there_has_to_be_something_to_evaluate(tmp_path):
     assert take(evaluate=True, resume="auto") == (None, f"--evaluate: there are no weights in {tmp_path}")
+
+
+def test_pretrained_weights_are_evaluated_if_no_checkpoint_is_there_and_they_fit(monkeypatch):
+    """B11: a head for other classes would be random."""
+    monkeypatch.setattr(output_folder, "why_wrong_head", lambda args: "they know 1000 classes")
+    both = {"evaluate": True, "resume": "auto", "pretrained": True}
+    assert take(**both) == (None, "they know 1000 classes")
+    progress(LAST, 3, 2)
+    assert take(**both) == (LAST, None)
 
 
 # The files of the run before

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 
-from . import job, ranks
+from . import job, owner, ranks
 from .terminal import exit_with_error
 
 
@@ -45,7 +45,7 @@ def device_kind(name):
             f"--device {name}: expected a kind of device, such as {kind}; for this one alone set "
             f"CUDA_VISIBLE_DEVICES={number}, or choose --gpus {number} for dataparallel.py"
         )
-    if not hasattr(module, "device_count"):
+    if not hasattr(module, "device_count") or kind == "accelerator":  # that is no name of a device
         exit_with_error(f"--device {name}: this torch knows no such device; try cuda or cpu")
     count = module.device_count()
     if count == 0:
@@ -85,8 +85,9 @@ def init_process_group(device: torch.device, timeout: float):
 
     `timeout` is the --timeout in seconds.
     """
-    # The watch over the ranks knows more, so it speaks first.
-    options = {"timeout": datetime.timedelta(seconds=timeout + 20)}
+    # The watch over the ranks knows more, so it speaks first. Rank 0 may look at a lock meanwhile.
+    wait = max(timeout, owner.PATIENCE) + 20
+    options = {"timeout": datetime.timedelta(seconds=wait)}
     if job.store() is not None:
         options.update(store=job.store(), rank=ranks.rank(), world_size=ranks.world_size())
     if device.type == "cuda":
