@@ -17,8 +17,11 @@ import patcher.cli
 from patcher import build, upstream
 from patcher.project import Project, Request
 
-# A shell lets what it runs in the background ignore Ctrl-C, and so would all that the tests start.
+# A shell lets what it runs in the background ignore Ctrl-C, nohup SIGHUP, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)  # one that is handled here is not ignored there
 
 for name in [name for name in os.environ if name.startswith("GIT_")]:  # a hook names its own repository by them
     del os.environ[name]

@@ -807,6 +807,18 @@ def test_a_launcher_that_restarts_a_killed_rank_ends_like_an_undisturbed_run(fau
     assert not (why := wrong_end(done, whole())), why
 
 
+def test_a_rank_that_is_stopped_under_max_restarts_is_started_again(launched, whole):
+    """B13: torchrun takes every status but 0 for a failure; what was saved is gone on from."""
+    fault = {"at": "step", "nth": 2, "rank": 1, "to": [1], "do": "SIGTERM", "rest": 2.5}
+    done = launched("--resume", "auto", fault=fault, restarts=1)
+    assert done.status == 0, done.agent
+    first, again = [out for out in done.outs if out]
+    assert first.endswith("stopped by a signal, and saved: --resume auto goes on from here\n")
+    assert progress(SimpleNamespace(outs=[again]))[:2] == (0, 2)
+    done.statuses, done.errs = [0], []
+    assert not (why := wrong_end(done, whole())), why
+
+
 def test_ranks_end_with_a_launcher_that_was_killed(launched, begin, whole):
     killed = launched("--save-every", 1, fault={"at": "step", "nth": 2, "to": ["agent"], "do": "SIGKILL"})
     assert killed.status == -9 and killed.running == []
