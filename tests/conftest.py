@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-import patcher.cli
-from patcher import build, upstream
+from patcher import build, cli, upstream
 from patcher.project import Project, Request
 
 # A shell lets what it runs in the background ignore Ctrl-C, nohup SIGHUP, and so would all that the tests start.
@@ -26,6 +25,7 @@ for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, si
 for name in [name for name in os.environ if name.startswith("GIT_")]:  # a hook names its own repository by them
     del os.environ[name]
 
+GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CEILING_DIRECTORIES": "/"}  # nobody's settings
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / "examples"))
 import digits  # noqa: E402
@@ -141,7 +141,7 @@ def patcher(capsysbinary):
             del sys.modules[name]  # a process of its own would read them anew
         capsysbinary.readouterr()
         try:
-            code = sys.modules["patcher.cli"].main([str(arg) for arg in argv])
+            code = cli.main([str(arg) for arg in argv])
         except SystemExit as ended:  # argparse: --help, and what it does not understand
             code = ended.code
         return Result(code, *capsysbinary.readouterr())
@@ -174,6 +174,21 @@ def relock(root: Path) -> None:
     lock = json.loads(path.read_bytes())
     lock["files"] = {script.name: upstream.entry(script.read_bytes()) for script in (root / "upstream").glob("*.py")}
     path.write_text(json.dumps(lock))
+
+
+def apply_and_export(root: Path, series: str) -> None:
+    """Build a project to build/ in it, and export its patches to out/."""
+    common = ["--root", str(root), "--series", series]
+    assert cli.main(["apply", "--out", str(root / "build"), *common]) == 0
+    assert cli.main(["export", str(root / "out"), *common]) == 0
+
+
+def tool(*command: str, cwd: Path, stdin: bytes = b"", **env) -> None:
+    """Run another tool, as git, patch or quilt, that has to succeed; skip the test if it is not installed."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    done = subprocess.run(command, cwd=cwd, input=stdin, env=environment(**GIT, **env), capture_output=True)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
 def replace(path: Path, old: bytes, new: bytes, count: int = -1) -> None:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPO, environment, files_in, relock, replace
+from conftest import REPO, apply_and_export, environment, files_in, relock, replace, tool
 
 import patcher as package
 from patcher import cli, commands, report
@@ -692,7 +692,6 @@ def test_apply_that_renders_imports_no_torch_and_no_codemod_machinery(project, p
 
 # Diffs and exported patches in other tools' hands
 
-GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CEILING_DIRECTORIES": "/"}
 GUARD = b"\n\n\nif __name__ == '__main__':\n    main()"
 VARIANTS = {
     "as it is": lambda source: source,
@@ -715,19 +714,10 @@ def variant(three_patches, tmp_path_factory):
         for script in SCRIPTS:
             (root / "upstream" / script).write_bytes(VARIANTS[name]((root / "upstream" / script).read_bytes()))
         relock(root)
-        common = ["--root", str(root), "--series", series]
-        assert cli.main(["apply", "--out", str(root / "build"), *common]) == 0
-        assert cli.main(["export", str(root / "out"), *common]) == 0
+        apply_and_export(root, series)
         return root
 
     return make
-
-
-def tool(*command: str, cwd: Path, stdin: bytes = b"", **env) -> None:
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(command, cwd=cwd, input=stdin, env=environment(**env), capture_output=True)
-    assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
 def without_first_line(source: bytes) -> bytes:
@@ -754,7 +744,7 @@ def test_exported_patches_give_the_bytes_of_the_build(variant, tmp_path, series,
         tool("quilt", "--quiltrc", "-", "push", "-a", cwd=tmp_path, QUILT_PATCHES=str(root / "out"))
         shutil.rmtree(tmp_path / ".pc")
     for patch in patches if with_ != "quilt push -a" else []:
-        tool(*with_.split(), cwd=tmp_path, stdin=patch.read_bytes(), **GIT)
+        tool(*with_.split(), cwd=tmp_path, stdin=patch.read_bytes())
     # All of them: what a tool was unsure about it would have left beside them, as .orig or .rej.
     assert files_in(tmp_path) == {name: without_first_line(content) for name, content in built(root).items()}
 
@@ -767,7 +757,7 @@ def test_diff_gives_the_bytes_of_the_build(variant, tmp_path, patcher, name, wit
         shutil.copy(root / "upstream" / script, tmp_path)
     diff = patcher("diff", "--root", root, "--out", root / "build")
     assert diff.code == 0
-    tool(*with_.split(), cwd=tmp_path, stdin=diff.stdout, **GIT)
+    tool(*with_.split(), cwd=tmp_path, stdin=diff.stdout)
     assert files_in(tmp_path) == built(root)
 
 

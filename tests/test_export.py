@@ -1,20 +1,17 @@
 """Exported patches and diffs in the hands of git, patch and quilt, with the support modules that they bring."""
 
 import functools
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import environment, files_in, relock
+from conftest import apply_and_export, files_in, relock, tool
 
-from patcher import cli, export
+from patcher import export
 from patcher.project import Project, Request
 from patcher.upstream import verify
 
-GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CEILING_DIRECTORIES": "/"}
 VARIANTS = {
     "as it is": lambda source: source,
     "crlf": lambda source: source.replace(b"\n", b"\r\n"),
@@ -34,19 +31,10 @@ def variant(toy_source, tmp_path_factory):
         for path in [*root.glob("upstream/*.py"), *root.glob("patches/support/*.py")]:
             path.write_bytes(VARIANTS[name](path.read_bytes()))
         relock(root)
-        common = ["--root", str(root), "--series", series]
-        assert cli.main(["apply", "--out", str(root / "build"), *common]) == 0
-        assert cli.main(["export", str(root / "out"), *common]) == 0
+        apply_and_export(root, series)
         return root
 
     return make
-
-
-def tool(*command: str, cwd: Path, stdin: bytes = b"", **env) -> None:
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(command, cwd=cwd, input=stdin, env=environment(**GIT, **env), capture_output=True)
-    assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
 def unmarked(folder: Path) -> dict[str, bytes]:

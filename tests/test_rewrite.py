@@ -27,9 +27,9 @@ UNSURE = b"import torch\ngpus = [0, 1]\n"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty working directory."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "work"
+    (tmp_path / "tree").mkdir()
+    monkeypatch.chdir(tmp_path / "tree")
+    return tmp_path / "tree"
 
 
 def put(folder: Path, **files: bytes) -> None:
@@ -76,19 +76,19 @@ def test_diff_can_be_applied_with_what_is_said_below_it(folder, patcher, tool):
 @pytest.mark.parametrize(
     "here, path, where",
     [
-        ("work", "{}", "work"),
-        ("work", "{}/sub", "work"),
-        ("work/sub", "{}/sub", "work/sub"),
-        ("work/sub", "../sub/../sub/", "work/sub"),
-        ("work/sub", "..", "work"),
-        ("work/sub", "{}", "work"),
-        ("elsewhere", "{}", "work"),
-        ("elsewhere", "{}/sub/deep.py", "work"),
-        ("elsewhere", "../work", "work"),
-        (".", "{}", "work"),
-        (".", "work", "."),
-        ("work", "../elsewhere", "elsewhere"),
-        ("elsewhere", "{}/sub/../../work/link", "work"),
+        ("tree", "{}", "tree"),
+        ("tree", "{}/sub", "tree"),
+        ("tree/sub", "{}/sub", "tree/sub"),
+        ("tree/sub", "../sub/../sub/", "tree/sub"),
+        ("tree/sub", "..", "tree"),
+        ("tree/sub", "{}", "tree"),
+        ("elsewhere", "{}", "tree"),
+        ("elsewhere", "{}/sub/deep.py", "tree"),
+        ("elsewhere", "../tree", "tree"),
+        (".", "{}", "tree"),
+        (".", "tree", "."),
+        ("tree", "../elsewhere", "elsewhere"),
+        ("elsewhere", "{}/sub/../../tree/link", "tree"),
     ],
 )
 def test_diff_can_be_applied_in_the_tree_however_the_files_are_named(
@@ -454,7 +454,7 @@ def test_repository_in_a_folder_that_is_none_is_searched_as_git_sees_it(reposito
     """T3: what git ignores is left alone also in a repository below the folder that is named."""
     monkeypatch.chdir(repository.parent)
     put(repository.parent, own=OLD)
-    assert names(".") == ["own.py", "work/new.py", "work/sub/deep.py", "work/tracked.py"]
+    assert names(".") == ["own.py", "tree/new.py", "tree/sub/deep.py", "tree/tracked.py"]
 
 
 @pytest.fixture

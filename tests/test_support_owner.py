@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch")
 
 from conftest import environment  # noqa: E402
+from tiny_run import new_process  # noqa: E402
 
 from patches.support import owner  # noqa: E402
 
@@ -26,13 +26,7 @@ GONE = {"pid": 4194305, "born": "1"}  # more than any process id
 @pytest.fixture(autouse=True)
 def alone(tmp_path, monkeypatch):
     """One process in an empty folder, whose owner it is not; no thread, and nothing to do at the end."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["train.py"])
-    monkeypatch.setattr(owner, "_mine", None)
-    monkeypatch.setattr(owner.threading, "Thread", lambda **given: SimpleNamespace(start=lambda: None))
-    monkeypatch.setattr(owner.ending, "at_end", lambda duty: None)
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+    new_process(tmp_path, monkeypatch)
 
 
 class Clock:

@@ -17,7 +17,7 @@ def place(monkeypatch):
     """Puts this process into a place of a job; it is alone without a call."""
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("sys.argv", ["/work/distributed.py"])
+    monkeypatch.setattr("sys.argv", ["/a/folder/distributed.py"])
     return lambda *values: [monkeypatch.setenv(name, str(value)) for name, value in zip(NAMES, values)]
 
 

@@ -42,18 +42,15 @@ def join(args):
     --local_rank, since some wrappers pass the same one to all processes.
     """
     env = os.environ
-    launcher = launched(env)
+    launcher = settle_place(env)
     if launcher == "torch":
         complete(env, args.local_rank)
-    elif launcher == "srun":
-        join_slurm_step(env)
-    elif launcher:
-        join_mpi(env, launcher)
-    else:
+    elif launcher in LAUNCHERS:
+        settle_master(env, launcher)
+    elif launcher is None:
         print("no launcher: running as a single process", flush=True)
-        env.update(RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
-        env.update(LOCAL_RANK=str(max(args.local_rank, 0)))
-        env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+        env.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK=str(max(args.local_rank, 0)))
+        env.update(LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     if not env["MASTER_PORT"].isdecimal():
         exit_with_error(f"MASTER_PORT={env['MASTER_PORT']}: expected a number")
     args.local_rank = ranks.local_rank()
@@ -83,6 +80,16 @@ def launched(env) -> "str | None":
     return None
 
 
+def settle_place(env) -> "str | None":
+    """Say in torchrun's variables where this process stands, and give what `launched` says."""
+    launcher = launched(env)
+    if launcher == "srun":
+        join_slurm_step(env)
+    elif launcher in LAUNCHERS:
+        env.update(zip(PLACE, [env[variable] for variable in LAUNCHERS[launcher]]))
+    return launcher
+
+
 def complete(env, local_rank: int):
     """Say what launchers in torchrun's manner may leave out, such as PyTorchJob in Kubernetes."""
     if not {"WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}.issubset(env):
@@ -96,9 +103,8 @@ def complete(env, local_rank: int):
         env["LOCAL_RANK"] = str(int(env["RANK"]) % int(env["LOCAL_WORLD_SIZE"]))
 
 
-def join_mpi(env, launcher: str):
-    """Say in torchrun's variables what mpirun says in its own."""
-    env.update(zip(PLACE, [env[variable] for variable in LAUNCHERS[launcher]]))
+def settle_master(env, launcher: str):
+    """Say where the ranks of mpirun meet, if it has started them all on this host."""
     if env["WORLD_SIZE"] == env["LOCAL_WORLD_SIZE"]:
         env.setdefault("MASTER_ADDR", "127.0.0.1")
         env.setdefault("MASTER_PORT", str(15000 + os.getppid() % 15000))  # mpirun, of all ranks
@@ -125,12 +131,7 @@ def join_slurm_step(env):
 
 def check_single(args):
     """End the processes of a launcher: each would train, and write the same files."""
-    env = os.environ
-    launcher = launched(env)
-    if launcher == "srun":
-        join_slurm_step(env)
-    elif launcher not in (None, "torch"):
-        env.update(zip(PLACE, [env[variable] for variable in LAUNCHERS[launcher]]))
+    settle_place(os.environ)
     if ranks.world_size() > 1:
         exit_with_error(
             f"this script is one process on all GPUs, and {ranks.world_size()} were started: "
@@ -160,12 +161,11 @@ def print_topology(model, train_loader, val_loader, args):
                 f"val/, rank {rank} {others[0]} and {others[1]}"
             )
     world, local = ranks.world_size(), ranks.local_world_size()
-    device = next(model.parameters()).device
     print_once(
-        f"topology: hosts={world // local} processes={world} per_host={local} device={device} "
-        f"batch={args.batch_size} global_batch={args.batch_size * world} lr={args.lr} "
-        f"workers={args.workers} classes={len(val_loader.dataset.classes)} "
-        f"images={images[0]} val_images={images[1]}"
+        f"topology: hosts={world // local} processes={world} per_host={local} "
+        f"device={next(model.parameters()).device} batch={args.batch_size} "
+        f"global_batch={args.batch_size * world} lr={args.lr} workers={args.workers} "
+        f"classes={len(val_loader.dataset.classes)} images={images[0]} val_images={images[1]}"
     )
 
 
