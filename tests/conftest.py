@@ -132,13 +132,32 @@ def fresh(small_project, pristine_build) -> Path:
     return small_project
 
 
+def patch_modules() -> dict:
+    """What has been imported of `patches`."""
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "patches"}
+
+
+def forget_patches() -> None:
+    """Have `patches` read anew, as a process of its own would."""
+    for name in patch_modules():
+        del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _same_patches():
+    """Each test finds the modules of `patches` that its file has imported, whichever project the last one read."""
+    before = patch_modules()
+    yield
+    forget_patches()
+    sys.modules.update(before)
+
+
 @pytest.fixture
 def patcher(capsysbinary):
     """Runs the command line in this process."""
 
     def run(*argv) -> Result:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "patches"]:
-            del sys.modules[name]  # a process of its own would read them anew
+        forget_patches()
         capsysbinary.readouterr()
         try:
             code = cli.main([str(arg) for arg in argv])

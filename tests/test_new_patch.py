@@ -1,9 +1,9 @@
 """No patch knows another's functions: a new one goes anywhere into the series, with a module of its own."""
 
 import ast
-import sys
 
 import pytest
+from conftest import forget_patches
 
 from patcher import build
 from patcher.problem import Problem
@@ -58,8 +58,7 @@ def extended(project):
         assert old in text
         (project / "patches/__init__.py").write_text(text.replace(old, old + line))
         (project / "patches/stop_after.py").write_text(patch)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "patches"]:
-            del sys.modules[name]  # a process of its own would read them anew
+        forget_patches()
         return build.plan(Project(project), Request("standard"))
 
     return extend

@@ -1,6 +1,7 @@
 """`support.ending`: what is done when a process ends, and a way out that cannot hang."""
 
 import io
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -70,3 +71,13 @@ def test_streams_that_are_gone_do_not_keep_it(events, closed, monkeypatch):
         monkeypatch.setattr(ending.sys, name, stream if closed else None)
     ending.at_once(75)
     assert events == [("ends", 75)]
+
+
+def test_duty_that_hangs_does_not_keep_the_process(events, monkeypatch):
+    """A6: the store of a rank that stands still answers nobody."""
+    ended = threading.Event()
+    monkeypatch.setattr(ending, "PATIENCE", 0.01)
+    monkeypatch.setattr(ending.os, "_exit", lambda status: (events.append(("ends", status)), ended.set()))
+    ending.at_end(ended.wait)
+    ending.at_once(1)
+    assert events[1] == ("ends", 1)

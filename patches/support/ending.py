@@ -5,6 +5,9 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import threading
+
+PATIENCE = 10  # seconds: what is to be done may wait for another rank, too
 
 _duties = []
 
@@ -28,6 +31,9 @@ def at_once(status: int):
 
     Python's own way out waits for threads and destructors, and these may wait for another rank.
     """
+    limit = threading.Timer(PATIENCE, os._exit, [status])
+    limit.daemon = True
+    limit.start()
     perform()
     for child in multiprocessing.active_children():  # they would go on loading for some seconds
         child.terminate()

@@ -88,7 +88,7 @@ class Watch:
 
     def end(self):
         """Have no thread in a call of the store when Python ends: unwound there, it would abort."""
-        if self.store is not None:
+        if self.store is not None and self.is_answering():
             # The others then need not wait to hear where this rank has ended.
             with contextlib.suppress(RuntimeError):
                 self.store.set(f"piece/{self.rank}", str(self.piece))
@@ -152,7 +152,7 @@ class Watch:
         """The rank for which the others wait: its threads stand still too, or it is behind them."""
         hung = [0]  # its process has the store
         with contextlib.suppress(RuntimeError):
-            if self.store is not None and time.monotonic() - self.heard < 5:
+            if self.store is not None and self.is_answering():
                 keys = [f"at/{rank}" for rank in range(self.world)]
                 before = [self.store.check([key]) and self.store.get(key) for key in keys]
                 time.sleep(4)
@@ -162,6 +162,10 @@ class Watch:
                 hung = hung or [rank for rank, at in enumerate(places) if at < max(places)]
         names = ", ".join(map(str, hung))
         return f"rank {names} hangs" if hung else "all ranks hang, in the same step"
+
+    def is_answering(self) -> bool:
+        """Whether a call of the store is sure to end: it hangs while rank 0 stands still."""
+        return time.monotonic() - self.heard < 5
 
     def give_up(self, why):
         """End this process from a thread: its main one may wait for ever. The job ends with it."""
