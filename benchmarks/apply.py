@@ -24,7 +24,9 @@ def cpu_seconds(command: list[str], folder: Path) -> float:
     """User and system time of one process and its children; it has to succeed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -49,7 +51,9 @@ def row(title: str, runs: int, contestants: dict[str, tuple]) -> None:
         print(f"  {statistics.median(seconds) * 1000:7.1f} ms  {name}")
     for name in others:
         ratios = [a / b for a, b in zip(times[ours], times[name])]
-        print(f"  {statistics.median(ratios):7.2f} x   {name}   (from {min(ratios):.2f} to {max(ratios):.2f})")
+        print(
+            f"  {statistics.median(ratios):7.2f} x   {name}   (from {min(ratios):.2f} to {max(ratios):.2f})"
+        )
 
 
 def nothing() -> None:
@@ -57,7 +61,9 @@ def nothing() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time patcher apply against its floor and against libcst.tool.")
+    parser = argparse.ArgumentParser(
+        description="Time patcher apply against its floor and against libcst.tool."
+    )
     parser.add_argument("--runs", type=int, default=15, help="turns that count (default: 15)")
     runs = parser.parse_args().runs
 
@@ -87,7 +93,9 @@ def main() -> None:
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         ).stderr
-        assert "argparse" in trace and "libcst" not in trace, "a run with nothing to do has imported LibCST"
+        assert "argparse" in trace and "libcst" not in trace, (
+            "a run with nothing to do has imported LibCST"
+        )
 
         row(
             "nothing to do, all inputs and outputs checked by sha256",
@@ -102,11 +110,25 @@ def main() -> None:
             runs,
             {
                 "patcher apply --series guide": (APPLY, folder, clean, intact),
-                "python -c 'import libcst'": ([PYTHON, "-c", "import libcst"], folder, nothing, nothing),
+                "python -c 'import libcst'": (
+                    [PYTHON, "-c", "import libcst"],
+                    folder,
+                    nothing,
+                    nothing,
+                ),
             },
         )
         options = ["--hide-progress", "--no-format", "-j", "1"]
-        tool = [PYTHON, "-m", "libcst.tool", "codemod", "-x", "patcher.codemod.ReshapeTopK", str(script), *options]
+        tool = [
+            PYTHON,
+            "-m",
+            "libcst.tool",
+            "codemod",
+            "-x",
+            "patcher.codemod.ReshapeTopK",
+            str(script),
+            *options,
+        ]
         row(
             "one patch: patcher on both files, libcst.tool on one",
             runs,

@@ -32,7 +32,9 @@ def built(folder: Path):
     command = [sys.executable, "-m", "patcher", "apply", "--out", str(folder / "build")]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     sys.path.insert(0, str(folder / "build"))
-    spec = importlib.util.spec_from_file_location("distributed", folder / "build" / "distributed.py")
+    spec = importlib.util.spec_from_file_location(
+        "distributed", folder / "build" / "distributed.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -71,16 +73,23 @@ def measure(script, arch: str, batch_size: int, runs: int) -> None:
             "plain": (save_in_place, whole),
             "best": (script.save_checkpoint, whole, True),
         }
-        order = [*turns][turn % 3 :] + [*turns][: turn % 3]  # the first to write finds the disk in another state
+        order = [*turns][turn % 3 :] + [*turns][
+            : turn % 3
+        ]  # the first to write finds the disk in another state
         taken = {name: seconds(*turns[name]) for name in order}
         for name, one in taken.items() if turn >= WARM else ():
             times[name].append(one)
     size = os.path.getsize("checkpoint.pth.tar")
     for name in ("checkpoint.pth.tar", "plain.pth.tar"):
         saved = torch.load(name, weights_only=True)
-        assert all(torch.equal(value, saved["state_dict"][key]) for key, value in model.state_dict().items()), name
+        assert all(
+            torch.equal(value, saved["state_dict"][key])
+            for key, value in model.state_dict().items()
+        ), name
 
-    print(f"\n{arch}: {size / 1e6:.0f} MB; a step of {batch_size} images takes {statistics.median(steps):.2f} s here")
+    print(
+        f"\n{arch}: {size / 1e6:.0f} MB; a step of {batch_size} images takes {statistics.median(steps):.2f} s here"
+    )
     for name, what in (
         ("ours", "save_checkpoint"),
         ("best", "... that is the best, too"),
@@ -98,8 +107,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time the saving of a checkpoint.")
     parser.add_argument("--runs", type=int, default=9, help="turns that count (default: 9)")
     parser.add_argument("--batch-size", type=int, default=8, help="images a step (default: 8)")
-    parser.add_argument("--arch", nargs="+", default=["resnet18", "vit_b_16"], help="models (default: both)")
-    parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
+    parser.add_argument(
+        "--arch", nargs="+", default=["resnet18", "vit_b_16"], help="models (default: both)"
+    )
+    parser.add_argument(
+        "--folder", default=None, help="on which disk (default: that of temporary files)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         script = built(Path(scratch))

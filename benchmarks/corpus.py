@@ -9,7 +9,12 @@ import warnings
 from pathlib import Path
 
 LINES = range(300, 481)
-NEEDLES = (b".view", b".reshape", b"local_rank", b"local-rank")  # a file that has one of these by itself is not taken
+NEEDLES = (
+    b".view",
+    b".reshape",
+    b"local_rank",
+    b"local-rank",
+)  # a file that has one of these by itself is not taken
 
 BEFORE = '''\
 
@@ -59,11 +64,17 @@ def _sources() -> list[bytes]:
     found = []
     for key in ("stdlib", "purelib"):
         for path in sorted(Path(sysconfig.get_paths()[key]).rglob("*.py")):
-            if "lib2to3/tests" in path.as_posix() or (key == "stdlib" and "site-packages" in path.parts):
+            if "lib2to3/tests" in path.as_posix() or (
+                key == "stdlib" and "site-packages" in path.parts
+            ):
                 continue
             source = path.read_bytes()
             plain = b"\r" not in source and source.endswith(b"\n") and source.isascii()
-            if source.count(b"\n") not in LINES or not plain or any(needle in source for needle in NEEDLES):
+            if (
+                source.count(b"\n") not in LINES
+                or not plain
+                or any(needle in source for needle in NEEDLES)
+            ):
                 continue
             found += [source] if _parses(source) else []
             if len(found) == 500:

@@ -79,8 +79,8 @@ class Reshape(VisitorBasedCodemodCommand):
 SERIES = """\
 import sys
 from pathlib import Path
-from patcher.engine import render
-from patcher.project import Project, Request
+from patcher.core.engine import render
+from patcher.build.project import Project, Request
 root = Path({root!r})
 project = Project(root)
 patches, support = project.patches_of(Request("standard"))[:15], project.support()
@@ -92,9 +92,9 @@ import sys
 from pathlib import Path
 import libcst
 from libcst.codemod import Codemod, CodemodContext
-from patcher.draft import Draft
-from patcher.engine import Printer, finish
-from patcher.project import Project, Request
+from patcher.core.draft import Draft
+from patcher.core.engine import Printer, finish
+from patcher.build.project import Project, Request
 root = Path({root!r})
 project = Project(root)
 patches, support = project.patches_of(Request("standard"))[:15], project.support()
@@ -146,20 +146,50 @@ def tools(folder: Path) -> dict[str, Tool]:
     if not (folder / "bin/ast-grep").exists():
         print(f"installing {', '.join(TOOLS)} into {folder}", flush=True)
         subprocess.run([PYTHON, "-m", "venv", folder], check=True)
-        subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", *TOOLS], check=True)
+        subprocess.run(
+            [folder / "bin/python", "-m", "pip", "install", "--quiet", *TOOLS], check=True
+        )
     bin = folder / "bin"
-    libcst = ["-m", "libcst.tool", "codemod", "-x", "reshape_libcst.Reshape", "files", "--no-format", "--hide-progress"]
+    libcst = [
+        "-m",
+        "libcst.tool",
+        "codemod",
+        "-x",
+        "reshape_libcst.Reshape",
+        "files",
+        "--no-format",
+        "--hide-progress",
+    ]
     return {
-        "patcher rewrite": Tool([PYTHON, "-m", "patcher", "rewrite", "--write", "--select", "reshape_topk", "files"]),
-        "ast-grep": Tool([f"{bin}/ast-grep", "run", "-p", PATTERN, "-r", FIX, "-l", "python", "-U", "files"]),
-        "sed": Tool(["sh", "-c", r"find files -name '*.py' | xargs sed -i 's/\(\[:k\]\)\.view(-1)/\1.reshape(-1)/'"]),
+        "patcher rewrite": Tool(
+            [PYTHON, "-m", "patcher", "rewrite", "--write", "--select", "reshape_topk", "files"]
+        ),
+        "ast-grep": Tool(
+            [f"{bin}/ast-grep", "run", "-p", PATTERN, "-r", FIX, "-l", "python", "-U", "files"]
+        ),
+        "sed": Tool(
+            [
+                "sh",
+                "-c",
+                r"find files -name '*.py' | xargs sed -i 's/\(\[:k\]\)\.view(-1)/\1.reshape(-1)/'",
+            ]
+        ),
         "libcst.tool": Tool([PYTHON, *libcst], most=200),
         "semgrep": Tool(
-            [f"{bin}/semgrep", "scan", "--metrics=off", "--disable-version-check", "--quiet", "--no-git-ignore"]
+            [
+                f"{bin}/semgrep",
+                "scan",
+                "--metrics=off",
+                "--disable-version-check",
+                "--quiet",
+                "--no-git-ignore",
+            ]
             + ["--config=rule.yaml", "--autofix", "files"],
             most=200,
         ),
-        "fixit": Tool([f"{bin}/fixit", "--quiet", "fix", "--automatic", "files"], most=200, codes=(0, 1)),
+        "fixit": Tool(
+            [f"{bin}/fixit", "--quiet", "fix", "--automatic", "files"], most=200, codes=(0, 1)
+        ),
     }
 
 
@@ -169,16 +199,22 @@ def measured(tool: Tool, folder: Path) -> tuple[float, float]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "PATH": path}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(tool.command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            tool.command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode not in tool.codes:
             log.seek(0)
-            raise SystemExit(f"{' '.join(tool.command)}: {process.returncode}\n{log.read().decode()[-3000:]}")
+            raise SystemExit(
+                f"{' '.join(tool.command)}: {process.returncode}\n{log.read().decode()[-3000:]}"
+            )
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def row(title: str, scratch: Path, runs: int, contestants: dict[str, Tool], files: int, matching: int) -> None:
+def row(
+    title: str, scratch: Path, runs: int, contestants: dict[str, Tool], files: int, matching: int
+) -> None:
     """Time all contestants on one corpus, by turns, and compare what each leaves."""
     pristine, expected, folder = scratch / "pristine", scratch / "expected", scratch / "work"
     for made in (pristine, expected):
@@ -211,7 +247,9 @@ def row(title: str, scratch: Path, runs: int, contestants: dict[str, Tool], file
             seconds, memory[name] = measured(tool, folder)
             if turn:
                 times[name].append(seconds)
-            right[name] = sum((folder / "files" / n).read_bytes() == (expected / n).read_bytes() for n in names)
+            right[name] = sum(
+                (folder / "files" / n).read_bytes() == (expected / n).read_bytes() for n in names
+            )
     ours = times["patcher rewrite"]
     print(f"  {'CPU':>9} {'ours is':>9}  {'memory':>9}  files as they should be")
     for name, seconds in times.items():
@@ -219,7 +257,8 @@ def row(title: str, scratch: Path, runs: int, contestants: dict[str, Tool], file
         says = f"{right[name]} of {files}" if contestants[name].works else ""
         ratio = "" if name == "patcher rewrite" else f"{ratio:7.2f} x"
         print(
-            f"  {statistics.median(seconds):7.2f} s {ratio:>9}  {memory[name]:5.0f} MiB  {says:14} {name}", flush=True
+            f"  {statistics.median(seconds):7.2f} s {ratio:>9}  {memory[name]:5.0f} MiB  {says:14} {name}",
+            flush=True,
         )
 
 
@@ -238,7 +277,9 @@ def series(scratch: Path, runs: int) -> None:
             else:
                 environment = {**os.environ, "PYTHONPATH": str(ROOT)}
                 command[-1] += HASH
-                outputs.add(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)
+                outputs.add(
+                    subprocess.run(command, capture_output=True, check=True, env=environment).stdout
+                )
     assert len(outputs) == 1, "the engine and the commands make different files"
     ours, theirs = times.values()
     for name, seconds in times.items():
@@ -247,16 +288,31 @@ def series(scratch: Path, runs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time patcher rewrite and the engine against other tools.")
-    parser.add_argument("--runs", type=int, default=5, help="turns that count (default: 5); slow tools get one")
-    parser.add_argument("--tools", type=Path, default=ROOT / ".venv-bench", help="where the other tools are installed")
-    parser.add_argument("--all", action="store_true", help="the slow tools on 2,000 files too: half an hour")
-    parser.add_argument("--rows", default="1,200,200s,2000,2000s,series", help="which rows (default: all)")
+    parser = argparse.ArgumentParser(
+        description="Time patcher rewrite and the engine against other tools."
+    )
+    parser.add_argument(
+        "--runs", type=int, default=5, help="turns that count (default: 5); slow tools get one"
+    )
+    parser.add_argument(
+        "--tools",
+        type=Path,
+        default=ROOT / ".venv-bench",
+        help="where the other tools are installed",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="the slow tools on 2,000 files too: half an hour"
+    )
+    parser.add_argument(
+        "--rows", default="1,200,200s,2000,2000s,series", help="which rows (default: all)"
+    )
     parser.add_argument("--only", default="", help="only these of the other tools, by name")
     options = parser.parse_args()
     rows = options.rows.split(",")
     only = options.only and ["patcher rewrite", *options.only.split(",")]
-    contestants = {n: t for n, t in tools(options.tools.absolute()).items() if not only or n in only}
+    contestants = {
+        n: t for n, t in tools(options.tools.absolute()).items() if not only or n in only
+    }
     yardsticks = {
         "python -c 'import libcst'": Tool([PYTHON, "-c", "import libcst"], works=False),
         "python -c pass": Tool([PYTHON, "-c", "pass"], works=False),

@@ -26,7 +26,18 @@ import digits  # noqa: E402
 
 EVERY = 5  # steps from one line to the next
 TORCHRUN = ["-m", "torch.distributed.run", "--local-addr=127.0.0.1", "--nproc_per_node=2"]
-OPTIONS = ["--arch", "resnet18", "--batch-size", "8", "--workers", "1", "--device", "cpu", "--seed", "0"]
+OPTIONS = [
+    "--arch",
+    "resnet18",
+    "--batch-size",
+    "8",
+    "--workers",
+    "1",
+    "--device",
+    "cpu",
+    "--seed",
+    "0",
+]
 LINE = re.compile(r"Epoch: \[0\]\[ *(\d+)/\d+\].*Loss (\S+)")
 
 
@@ -55,21 +66,37 @@ def cpu_seconds(root: int) -> float:
 
 def run(build: Path, images: Path, out: Path) -> tuple[float, float, str]:
     """Train one epoch: seconds a step, CPU seconds a step, and the last loss."""
-    command = [sys.executable, *TORCHRUN, str(build / "distributed.py"), *OPTIONS, "--print-freq", str(EVERY)]
+    command = [
+        sys.executable,
+        *TORCHRUN,
+        str(build / "distributed.py"),
+        *OPTIONS,
+        "--print-freq",
+        str(EVERY),
+    ]
     command += ["--data", str(images), "--epochs", "1", "--output-dir", str(out), "--overwrite"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         found = filter(None, map(LINE.match, process.stdout))
-        seen = [(int(one[1]), time.perf_counter(), cpu_seconds(process.pid), one[2]) for one in found]
+        seen = [
+            (int(one[1]), time.perf_counter(), cpu_seconds(process.pid), one[2]) for one in found
+        ]
     if process.returncode or not (out / "checkpoint.pth.tar").is_file():
         raise SystemExit(f"{' '.join(command)}: status {process.returncode}")
-    (first, *begin, _), (last, *end, loss) = seen[1], seen[-1]  # loading processes start within the first steps
+    (first, *begin, _), (last, *end, loss) = (
+        seen[1],
+        seen[-1],
+    )  # loading processes start within the first steps
     return *((b - a) / (last - first) for a, b in zip(begin, end)), loss
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time a training step of this build against that of another one.")
-    parser.add_argument("--against", type=Path, required=True, metavar="DIR", help="the other build")
+    parser = argparse.ArgumentParser(
+        description="Time a training step of this build against that of another one."
+    )
+    parser.add_argument(
+        "--against", type=Path, required=True, metavar="DIR", help="the other build"
+    )
     parser.add_argument("--runs", type=int, default=5, help="turns (default: 5)")
     parser.add_argument("--steps", type=int, default=35, help="steps a run (default: 35)")
     args = parser.parse_args()
@@ -85,7 +112,10 @@ def main() -> None:
             for name in [*builds][:: 1 if turn % 2 else -1]:
                 found[name].append(run(builds[name], images, folder / name))
                 seconds, cpu, loss = found[name][-1]
-                print(f"{name:5} {seconds:6.3f} s and {cpu:6.3f} CPU seconds a step, last loss {loss}", flush=True)
+                print(
+                    f"{name:5} {seconds:6.3f} s and {cpu:6.3f} CPU seconds a step, last loss {loss}",
+                    flush=True,
+                )
         for number, what in enumerate(("seconds a step", "CPU seconds a step")):
             this, other = ([one[number] for one in found[name]] for name in builds)
             ratios = [a / b for a, b in zip(this, other)]

@@ -58,7 +58,9 @@ def train(name: str, command: list[str], epochs: int, folder: Path) -> float:
                 share = int(step[3]) / int(step[4])
                 loop = f"training, loss {float(step[5]):.2f}" if step[2] else "validating"
                 position = done + (0.9 * share if step[2] else 0.9 + 0.1 * share)
-                progress.update(bar, completed=position, description=f"epoch {done + 1}/{epochs} {loop}")
+                progress.update(
+                    bar, completed=position, description=f"epoch {done + 1}/{epochs} {loop}"
+                )
             elif result := RESULT.match(line):
                 done, acc1 = done + 1, float(result[1])
                 progress.update(bar, completed=done)
@@ -67,19 +69,32 @@ def train(name: str, command: list[str], epochs: int, folder: Path) -> float:
                 )
     if process.wait():
         console.print("".join(log.read_text().splitlines(keepends=True)[-20:]), markup=False)
-        raise SystemExit(f"{name} ended with status {process.returncode}; its whole output is in {log}")
+        raise SystemExit(
+            f"{name} ended with status {process.returncode}; its whole output is in {log}"
+        )
     return acc1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build the scripts and train with them on handwritten digits.")
-    parser.add_argument("--folder", type=Path, default=Path("demo"), help="where everything is written (default: demo)")
-    parser.add_argument("--quick", action="store_true", help="a few images and one epoch each, no accuracy expected")
+    parser = argparse.ArgumentParser(
+        description="Build the scripts and train with them on handwritten digits."
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("demo"),
+        help="where everything is written (default: demo)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few images and one epoch each, no accuracy expected"
+    )
     args = parser.parse_args()
 
     folder = args.folder.resolve()
     build = folder / "build"
-    data = digits.write(folder / ("digits-quick" if args.quick else "digits"), limit=4 if args.quick else None)
+    data = digits.write(
+        folder / ("digits-quick" if args.quick else "digits"), limit=4 if args.quick else None
+    )
     console.print(
         f"[bold]data[/]: {data}, {sum(1 for _ in data.rglob('*.jpg'))} JPEG files of handwritten digits (UCI)"
     )
@@ -96,7 +111,13 @@ def main() -> None:
     # --local-addr: without it torchrun hangs where the host's own name does not resolve, as in a container
     # without a network.
     torchrun = ["-m", "torch.distributed.run", "--local-addr=127.0.0.1", "--nproc_per_node=2"]
-    distributed = [*torchrun, str(build / "distributed.py"), *common, "--start-epoch", str(LAST - epochs)]
+    distributed = [
+        *torchrun,
+        str(build / "distributed.py"),
+        *common,
+        "--start-epoch",
+        str(LAST - epochs),
+    ]
     acc1 = train("distributed", [*distributed, "--epochs", str(LAST)], epochs, folder)
     dataparallel = [str(build / "dataparallel.py"), *common, "--epochs", "1"]
     train("dataparallel", dataparallel, 1, folder)

@@ -45,9 +45,13 @@ def write(folder: str | Path, limit: int | None = None) -> Path:
     folder = Path(folder)
     files = plan(limit)
     if folder.exists() and any(folder.iterdir()):
-        if {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == set(files):
+        if {
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        } == set(files):
             return folder
-        raise FileExistsError(f"{folder} holds other files than this data set: name an empty or a new folder")
+        raise FileExistsError(
+            f"{folder} holds other files than this data set: name an empty or a new folder"
+        )
     scans = load_digits().images
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".digits-") as scratch:
@@ -65,8 +69,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="Write scikit-learn's handwritten digits as JPEG files in ImageNet's layout."
     )
-    parser.add_argument("folder", metavar="DIR", help="a folder that is new or empty, or holds this data set already")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N images of a class in train/ and in val/")
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        help="a folder that is new or empty, or holds this data set already",
+    )
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="at most N images of a class in train/ and in val/"
+    )
     args = parser.parse_args()
     try:
         folder = write(args.folder, args.limit)

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import patcher
-from patcher import manifest
-from patcher.problem import Problem, Problems
-from patcher.project import Project, Request
+from patcher.build import manifest
+from patcher.build.project import Project, Request
+from patcher.core.problem import Problem, Problems
 
 EXAMPLES = """\
 examples:
@@ -59,7 +59,9 @@ def _answer(argv: list[str]) -> int:
     with _printing():
         args = _parser(argv).parse_args(argv)  # --help ends here
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a finding quotes code, which a terminal may not know
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # a finding quotes code, which a terminal may not know
     try:
         try:
             return _run(args)
@@ -136,7 +138,15 @@ def _rewrite(args) -> int:
     from patcher.report import show
     from patcher.rewrite import command, report
 
-    found = command.run(args)
+    found = command.run(
+        args.paths,
+        args.select,
+        args.exclude,
+        args.write,
+        args.both_spellings,
+        args.jobs,
+        progress=args.format == "text",
+    )
     with _printing():
         if args.format == "json":
             print(report.as_json(found))
@@ -147,7 +157,7 @@ def _rewrite(args) -> int:
                 sys.stdout.buffer.write(result.shown)
             sys.stdout.buffer.flush()
             filtering = args.write and "-" in args.paths  # then stdout is the rewritten script
-            show(report.text(found), sys.stderr if filtering else sys.stdout)
+            show(report.text(found, args.verbose), sys.stderr if filtering else sys.stdout)
     return found.code
 
 
@@ -162,7 +172,9 @@ def _nothing_to_do(args, project: Project, request: Request, out: Path) -> bool:
 
 def _request(args, project: Project, out: Path) -> Request:
     """What the command line asks for; for `check` and `diff`, else what the build was made as; else the default."""
-    sets = {text.partition("=")[0]: text for text in getattr(args, "set", None) or ()}  # the last of two wins
+    sets = {
+        text.partition("=")[0]: text for text in getattr(args, "set", None) or ()
+    }  # the last of two wins
     sets = tuple(sorted(sets.values()))
     if args.command in ("check", "diff") and not args.series and not sets:
         try:
@@ -198,7 +210,11 @@ def _show(args, what) -> int:
                 sys.stdout.flush()
                 sys.stdout.buffer.write(what.diff)
             # A diff on stdout is for a program; and bad usage goes where argparse says it.
-            usage = what.problems and all(problem.code == 2 for problem in what.problems) and not what.notes
+            usage = (
+                what.problems
+                and all(problem.code == 2 for problem in what.problems)
+                and not what.notes
+            )
             stream = sys.stderr if args.command == "diff" or usage else sys.stdout
             report.show(report.text(what), stream)
             stream.flush()
@@ -215,11 +231,26 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"patcher {patcher.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, help: str, *, project=True, series=True, out=True, formats=("text", "json", "github")):
+    def command(
+        name: str,
+        help: str,
+        *,
+        project=True,
+        series=True,
+        out=True,
+        formats=("text", "json", "github"),
+    ):
         sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         if argv[:1] != [name]:
-            return argparse.ArgumentParser()  # argparse is slow: only the options that will be parsed are made
-        sub.add_argument("--format", choices=formats, default="text", help="how findings are shown (default: text)")
+            return (
+                argparse.ArgumentParser()
+            )  # argparse is slow: only the options that will be parsed are made
+        sub.add_argument(
+            "--format",
+            choices=formats,
+            default="text",
+            help="how findings are shown (default: text)",
+        )
         if not project:
             return sub
         sub.add_argument(
@@ -234,16 +265,29 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
             sub.add_argument("--series", metavar="NAME", help="the series of patches")
         if series:
             sub.add_argument(
-                "--set", action="append", metavar="PATCH.OPTION=VALUE", help="set an option of a patch; may be repeated"
+                "--set",
+                action="append",
+                metavar="PATCH.OPTION=VALUE",
+                help="set an option of a patch; may be repeated",
             )
         if out:
-            sub.add_argument("--out", metavar="DIR", help="the folder that is built (default: build)")
+            sub.add_argument(
+                "--out", metavar="DIR", help="the folder that is built (default: build)"
+            )
         return sub
 
     sub = command("apply", "write the patched scripts, all or nothing")
-    sub.add_argument("--overwrite", action="store_true", help="replace build files that were edited by hand")
-    command("check", "exit 1 if a patch is stale or obsolete, or the build is not what apply would write")
-    sub = command("diff", "show what apply does to upstream, as a unified diff; the exit status is that of check")
+    sub.add_argument(
+        "--overwrite", action="store_true", help="replace build files that were edited by hand"
+    )
+    command(
+        "check",
+        "exit 1 if a patch is stale or obsolete, or the build is not what apply would write",
+    )
+    sub = command(
+        "diff",
+        "show what apply does to upstream, as a unified diff; the exit status is that of check",
+    )
     sub.add_argument("patch", nargs="*", metavar="PATCH", help="only what these patches do")
     command(
         "list",
@@ -252,36 +296,90 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         out=False,
         formats=("text", "json", "github", "markdown"),
     )
-    sub = command("export", "write one .patch a patch with DEP-3 headers, and a series file", out=False)
+    sub = command(
+        "export", "write one .patch a patch with DEP-3 headers, and a series file", out=False
+    )
     sub.add_argument("dir", metavar="DIR", help="the folder to write to")
     sub.add_argument("--overwrite", action="store_true", help="replace files there that differ")
     sub = command(
-        "vendor", "try every series on another upstream, and take that in with --write", series=False, out=False
+        "vendor",
+        "try every series on another upstream, and take that in with --write",
+        series=False,
+        out=False,
     )
     sub.add_argument(
-        "source", metavar="SOURCE", help="a folder, a git repository (path or URL), a .zip or .tar archive"
+        "source",
+        metavar="SOURCE",
+        help="a folder, a git repository (path or URL), a .zip or .tar archive",
     )
-    sub.add_argument("--rev", metavar="R", help="of a git repository: branch, tag or commit (default: HEAD)")
-    sub.add_argument("--path", metavar="DIR", help="the folder in SOURCE where the scripts lie, if that is not clear")
-    sub.add_argument("--write", action="store_true", help="write upstream/, if every patch of every series is clean")
-    sub.add_argument("--accept-stale", action="store_true", help="write it even if patches are stale or obsolete")
-    sub.add_argument("--accept-licence", action="store_true", help="write it even if the licence is another one")
     sub.add_argument(
-        "--timeout", type=_seconds, default=120, metavar="S", help="seconds that git may take (default: 120)"
+        "--rev", metavar="R", help="of a git repository: branch, tag or commit (default: HEAD)"
+    )
+    sub.add_argument(
+        "--path",
+        metavar="DIR",
+        help="the folder in SOURCE where the scripts lie, if that is not clear",
+    )
+    sub.add_argument(
+        "--write",
+        action="store_true",
+        help="write upstream/, if every patch of every series is clean",
+    )
+    sub.add_argument(
+        "--accept-stale", action="store_true", help="write it even if patches are stale or obsolete"
+    )
+    sub.add_argument(
+        "--accept-licence", action="store_true", help="write it even if the licence is another one"
+    )
+    sub.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=120,
+        metavar="S",
+        help="seconds that git may take (default: 120)",
     )
     sub = command(
-        "rewrite", "mend the guide's three faults in scripts that are not ours", project=False, series=False, out=False
+        "rewrite",
+        "mend the guide's three faults in scripts that are not ours",
+        project=False,
+        series=False,
+        out=False,
     )
-    sub.add_argument("paths", nargs="+", metavar="PATH", help="files, folders, patterns, or - for stdin")
-    mode = sub.add_mutually_exclusive_group()
-    mode.add_argument("--diff", action="store_true", help="show what would change, and write nothing (the default)")
-    mode.add_argument("--write", action="store_true", help="write the files; what came from stdin goes to stdout")
-    sub.add_argument("--select", action="append", default=[], metavar="PATCH,...", help="only these patches")
-    sub.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave out what matches this")
-    sub.add_argument("--both-spellings", action="store_true", help="let the option be --local_rank and --local-rank")
-    sub.add_argument("-j", "--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     sub.add_argument(
-        "-v", "--verbose", action="store_true", help="also name what is already right, with the line that makes it so"
+        "paths", nargs="+", metavar="PATH", help="files, folders, patterns, or - for stdin"
+    )
+    mode = sub.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--diff",
+        action="store_true",
+        help="show what would change, and write nothing (the default)",
+    )
+    mode.add_argument(
+        "--write", action="store_true", help="write the files; what came from stdin goes to stdout"
+    )
+    sub.add_argument(
+        "--select", action="append", default=[], metavar="PATCH,...", help="only these patches"
+    )
+    sub.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="leave out what matches this",
+    )
+    sub.add_argument(
+        "--both-spellings",
+        action="store_true",
+        help="let the option be --local_rank and --local-rank",
+    )
+    sub.add_argument(
+        "-j", "--jobs", type=int, metavar="N", help="processes (default: one for each core)"
+    )
+    sub.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also name what is already right, with the line that makes it so",
     )
     return parser
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import libcst as cst
 from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 
-from patcher.draft import Draft, Refused
-from patcher.engine import Printer, apply_once, finish
-from patcher.project import Project
+from patcher.build.project import Project
+from patcher.core.draft import Draft, Refused
+from patcher.core.engine import Printer, apply_once, finish
 
 
 class SeriesCommand(CodemodCommand):
@@ -40,7 +40,9 @@ class SeriesCommand(CodemodCommand):
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
         name = Path(self.context.filename or "").name
-        ours = any(name in patch.sites for patch in self.patches)  # then it is for those that name it
+        ours = any(
+            name in patch.sites for patch in self.patches
+        )  # then it is for those that name it
         printer, draft, edited, hits = Printer(), Draft(tree.bytes, self.project.support()), tree, 0
         for patch in self.patches:
             if ours and name not in patch.sites:
@@ -67,10 +69,15 @@ def __getattr__(name: str) -> type[SeriesCommand]:
         members, text = series[name], f"The series {name}."
     else:
         names = dict.fromkeys(patch for members in series.values() for patch in members)
-        found = next((p for p in project.configured({n: {} for n in names}) if type(p).__name__ == name), None)
+        found = next(
+            (p for p in project.configured({n: {} for n in names}) if type(p).__name__ == name),
+            None,
+        )
         if found is None:
             raise AttributeError(f"there is no series and no patch {name!r}")
         members, text = {found.slug(): {}}, found.summary()
     body = {"project": project, "series": members, "DESCRIPTION": text, "__module__": __name__}
-    globals()[name] = type(name, (SeriesCommand,), body)  # libcst.tool hands commands to other processes by name
+    globals()[name] = type(
+        name, (SeriesCommand,), body
+    )  # libcst.tool hands commands to other processes by name
     return globals()[name]

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from patcher import build, export, store, unified, upstream
-from patcher.manifest import MANIFEST
-from patcher.problem import Problem, UsageError
-from patcher.project import Project, Request
+from patcher.build import build, export, store, upstream
+from patcher.build.manifest import MANIFEST
+from patcher.build.project import Project, Request
+from patcher.core import unified
+from patcher.core.problem import Problem, UsageError
 from patcher.report import Report, Row
 
 
@@ -18,7 +19,9 @@ def run(args, project: Project, request: Request, out: Path) -> Report:
     target = Path(args.dir) if args.command == "export" else out
     for folder in (project.upstream.resolve(), project.patches.resolve()):
         if folder in (target.resolve(), *target.resolve().parents):
-            raise UsageError(f"{target}: nothing is written there, {folder.name}/ is what a build is made from")
+            raise UsageError(
+                f"{target}: nothing is written there, {folder.name}/ is what a build is made from"
+            )
     if args.command == "apply":
         return apply(project, request, out, args.overwrite)
     if args.command == "check":
@@ -28,9 +31,23 @@ def run(args, project: Project, request: Request, out: Path) -> Report:
     if args.command == "list":
         return listing(project, args.series)
     if args.command == "vendor":
-        from patcher import vendor
+        from patcher.vendor import vendor
 
-        return vendor.run(project, args)
+        options = ("rev", "path", "write", "accept_stale", "accept_licence", "timeout")
+        done = vendor.take_in(
+            project, args.source, **{name: getattr(args, name) for name in options}
+        )
+        judged = done.judged
+        return Report(
+            "vendor",
+            "",
+            problems=done.problems,
+            changed=done.changed,
+            summary=done.summary,
+            notes=judged.notes,
+            tables=judged.tables,
+            facts=judged.facts,
+        )
     return export_to(project, request, target, args.overwrite)
 
 
@@ -51,7 +68,11 @@ def _listed(names: Sequence[str]) -> str:
     """Names for a person: those in a folder are counted."""
     folders = Counter(name.rpartition("/")[0] for name in names)
     parts = dict.fromkeys(name.rpartition("/")[0] or name for name in names)
-    words = {folder: f"{folder}/ ({n} file{'' if n == 1 else 's'})" for folder, n in folders.items() if folder}
+    words = {
+        folder: f"{folder}/ ({n} file{'' if n == 1 else 's'})"
+        for folder, n in folders.items()
+        if folder
+    }
     return ", ".join(words.get(part, part) for part in parts)
 
 
@@ -66,9 +87,13 @@ def diff(project: Project, request: Request, out: Path, names: list[str]) -> Rep
     known = [patch.slug() for patch in plan.patches]
     for name in names:
         if known and name not in known:
-            raise UsageError(f"series {request.series} has no patch {name!r}; it has: {', '.join(known)}")
+            raise UsageError(
+                f"series {request.series} has no patch {name!r}; it has: {', '.join(known)}"
+            )
     if names:
-        steps = export.steps({r.file: r.before for r in plan.rendered}, plan.patches, project.support(), names)
+        steps = export.steps(
+            {r.file: r.before for r in plan.rendered}, plan.patches, project.support(), names
+        )
         text = b"".join(steps.values())
     else:
         before = {r.file: r.before for r in plan.rendered}
@@ -82,18 +107,34 @@ def diff(project: Project, request: Request, out: Path, names: list[str]) -> Rep
 
 
 def listing(project: Project, series: str | None) -> Report:
-    plans = [build.plan(project, Request(name)) for name in ([series] if series else project.all_series())]
+    plans = [
+        build.plan(project, Request(name))
+        for name in ([series] if series else project.all_series())
+    ]
     rows = []
     for patch in {patch.slug(): patch for plan in plans for patch in plan.patches}.values():
         verdicts = {
-            o.verdict.value for plan in plans for r in plan.rendered for o in r.outcomes if o.patch == patch.slug()
+            o.verdict.value
+            for plan in plans
+            for r in plan.rendered
+            for o in r.outcomes
+            if o.patch == patch.slug()
         }
         rows.append(
             Row(
                 patch.slug(),
-                tuple(plan.request.series for plan in plans if patch.slug() in (p.slug() for p in plan.patches)),
-                next((state for state in ("stale", "obsolete", "clean") if state in verdicts), "unknown"),
-                "; ".join(f"{file}: {', '.join(functions)}" for file, functions in patch.sites.items()),
+                tuple(
+                    plan.request.series
+                    for plan in plans
+                    if patch.slug() in (p.slug() for p in plan.patches)
+                ),
+                next(
+                    (state for state in ("stale", "obsolete", "clean") if state in verdicts),
+                    "unknown",
+                ),
+                "; ".join(
+                    f"{file}: {', '.join(functions)}" for file, functions in patch.sites.items()
+                ),
                 patch.summary(),
             )
         )
@@ -106,9 +147,16 @@ def export_to(project: Project, request: Request, folder: Path, overwrite: bool)
     if plan.failed:
         return _report("export", plan, summary=f"{folder}: nothing was written")
     commit = upstream.read(project.upstream)["original"]["commit"]
-    files = export.files({r.file: r.before for r in plan.rendered}, plan.patches, project.support(), commit)
+    files = export.files(
+        {r.file: r.before for r in plan.rendered}, plan.patches, project.support(), commit
+    )
     changed = store.write(folder, files, {}, refuse=None if overwrite else _already_there)
-    return _report("export", plan, changed=changed, summary=f"{folder}: {len(files) - 1} patches and a series file")
+    return _report(
+        "export",
+        plan,
+        changed=changed,
+        summary=f"{folder}: {len(files) - 1} patches and a series file",
+    )
 
 
 def _already_there(folder: Path, files) -> list[Problem]:
@@ -134,9 +182,19 @@ def _examine(project: Project, request: Request, out: Path) -> tuple[build.Plan,
     for problem in plan.problems:
         problem.code = problem.code or 1
     named = {problem.file for problem in plan.problems}
-    return plan, plan.problems + [problem for problem in build.compare(project, plan, out) if problem.file not in named]
+    return plan, plan.problems + [
+        problem for problem in build.compare(project, plan, out) if problem.file not in named
+    ]
 
 
-def _report(command: str, plan: build.Plan, problems: list[Problem] | None = None, **found) -> Report:
+def _report(
+    command: str, plan: build.Plan, problems: list[Problem] | None = None, **found
+) -> Report:
     outcomes = [outcome for rendered in plan.rendered for outcome in rendered.outcomes]
-    return Report(command, plan.request.series, outcomes, plan.problems if problems is None else problems, **found)
+    return Report(
+        command,
+        plan.request.series,
+        outcomes,
+        plan.problems if problems is None else problems,
+        **found,
+    )

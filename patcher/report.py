@@ -7,12 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from patcher.problem import Problem
+from patcher.core.problem import Problem, annotation, escaped
 
 if TYPE_CHECKING:
-    from patcher.engine import Outcome
+    from patcher.core.engine import Outcome
 
-STYLES = {"error": "bold red", "warning": "yellow", "stale": "bold red", "obsolete": "yellow", "clean": "green"}
+STYLES = {
+    "error": "bold red",
+    "warning": "yellow",
+    "stale": "bold red",
+    "obsolete": "yellow",
+    "clean": "green",
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,9 @@ class Report:
     summary: str = ""
     diff: bytes = b""
     notes: Sequence[str] = ()  # said before all else
-    tables: Mapping[str, Sequence[Outcome]] = field(default_factory=dict)  # outcomes by series, where it is not one
+    tables: Mapping[str, Sequence[Outcome]] = field(
+        default_factory=dict
+    )  # outcomes by series, where it is not one
     facts: Mapping[str, object] = field(default_factory=dict)  # more for json
     root: str = ""  # the project, if it is not the working directory
 
@@ -57,7 +65,10 @@ def text(report: Report) -> Iterator[tuple[str, str]]:
     for series, outcomes in {report.series: report.outcomes, **report.tables}.items():
         yield from _table(series, outcomes)
     if report.rows:
-        table = [("patch", "series", "state", "sites", "what it does"), *(_cells(row) for row in report.rows)]
+        table = [
+            ("patch", "series", "state", "sites", "what it does"),
+            *(_cells(row) for row in report.rows),
+        ]
         widths = [max(len(cells[i]) for cells in table) for i in range(5)]
         for index, cells in enumerate(table):
             style = "bold" if index == 0 else STYLES.get(cells[2], "")
@@ -100,7 +111,9 @@ def as_json(report: Report) -> str:
     data |= {"patches": [asdict(row) for row in report.rows]} if report.rows else {}
     data |= {"diff": report.diff.decode("utf-8", "replace")} if report.command == "diff" else {}
     data |= (
-        {"tables": {s: [_plain(o) for o in outcomes] for s, outcomes in report.tables.items()}} if report.tables else {}
+        {"tables": {s: [_plain(o) for o in outcomes] for s, outcomes in report.tables.items()}}
+        if report.tables
+        else {}
     )
     return json.dumps({**data, **report.facts}, indent=1)
 
@@ -114,15 +127,18 @@ def github(report: Report) -> Iterator[str]:
     if report.root:
         yield f"::notice title=patcher::project {escaped(report.root)}"
     if report.notes:
-        yield from ("::group::what arrived", *(escaped(note) for note in report.notes), "::endgroup::")
+        yield from (
+            "::group::what arrived",
+            *(escaped(note) for note in report.notes),
+            "::endgroup::",
+        )
     for series, outcomes in report.tables.items():
         title, *rows = (line for line, _ in _table(series, outcomes))
         yield from (f"::group::{title}", *rows, "::endgroup::")
     for problem in report.problems:
-        place = {"file": problem.file, "line": problem.line, "col": problem.column, "title": "patcher"}
-        properties = ",".join(f"{key}={escaped(str(value), ':,')}" for key, value in place.items() if value)
         message = problem.message + (f"\n{problem.hint}" if problem.hint else "")
-        yield f"::{problem.level} {properties}::{escaped(message)}"
+        place = (problem.file, problem.line, problem.column)
+        yield annotation(problem.level, "patcher", message, *place)
     if report.summary:
         yield f"::notice title=patcher::{escaped(report.summary)}"
 
@@ -168,9 +184,3 @@ def _places(found) -> str:
 
 def _cells(row: Row) -> tuple[str, str, str, str, str]:
     return row.patch, ", ".join(row.series), row.state, row.sites, row.summary
-
-
-def escaped(text: str, more: str = "") -> str:
-    for character in "%\r\n" + more:
-        text = text.replace(character, f"%{ord(character):02X}")
-    return text

@@ -7,11 +7,7 @@ replaces options and appends what is new), and so that no patch can be in it twi
 Names rather than classes, so that reading this file does not import LibCST.
 """
 
-guide = {
-    "local_rank_from_env": {},
-    "reshape_topk": {},
-    "configurable_gpus": {},
-}
+guide = {"local_rank_from_env": {}, "reshape_topk": {}, "configurable_gpus": {}}
 
 start = {  # anywhere: under any launcher, on any device
     "local_rank_from_env": {"fallback": True},

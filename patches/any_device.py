@@ -34,29 +34,45 @@ class AnyDevice(Patch):
 
     def done(self, node: cst.CSTNode) -> bool:
         joins = syntax.is_call(node, "devices.init_process_group")
-        return joins or (syntax.is_method_call(node, "to") and syntax.is_name(node.args[0].value, "device"))
+        return joins or (
+            syntax.is_method_call(node, "to") and syntax.is_name(node.args[0].value, "device")
+        )
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         if self.function not in ("train", "validate") or "device" in self.parameters:
             return updated
         self.bring("device")
         return places.with_parameter(updated, "device")
 
-    def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine):
+    def leave_SimpleStatementLine(
+        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+    ):
         call = syntax.expression(updated)
-        if call is None or not syntax.is_call_of(call, "init_process_group") or self.is_done_in(updated):
+        if (
+            call is None
+            or not syntax.is_call_of(call, "init_process_group")
+            or self.is_done_in(updated)
+        ):
             return updated
         self.joined = True
         code = f"device = devices.select({self.args})\n"
-        return self._chosen(updated, f"{code}devices.init_process_group(device, {self.args}.timeout)\n")
+        return self._chosen(
+            updated, f"{code}devices.init_process_group(device, {self.args}.timeout)\n"
+        )
 
-    def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
+    def leave_IndentedBlock(
+        self, original: cst.IndentedBlock, updated: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
         if self.joined:
             return syntax.without(updated, _sets_device)
         return updated
 
     def leave_Expr(self, original: cst.Expr, updated: cst.Expr) -> "cst.Expr | cst.Assign":
-        gpus = [node.value for node in syntax.descendants(updated) if isinstance(node, cst.Subscript)]
+        gpus = [
+            node.value for node in syntax.descendants(updated) if isinstance(node, cst.Subscript)
+        ]
         if self.joined or not gpus or not syntax.is_call(updated.value, "torch.cuda.set_device"):
             return updated
         code = f"device = devices.home({self.args}, {self.module.code_for_node(gpus[0])})\n"
@@ -66,7 +82,9 @@ class AnyDevice(Patch):
         if syntax.is_call(updated, "nn.DataParallel") and syntax.argument(updated, "device_ids"):
             given = updated.args[0], syntax.argument(updated, "device_ids")
             model, gpus = (self.module.code_for_node(arg.value) for arg in given)
-            return cst.parse_expression(f"{self.support('devices')}.data_parallel({model}, {gpus}, device)")
+            return cst.parse_expression(
+                f"{self.support('devices')}.data_parallel({model}, {gpus}, device)"
+            )
         trains = any(syntax.is_call(updated, name) for name in ("train", "validate"))
         if trains and not any(syntax.is_name(arg.value, "device") for arg in updated.args):
             return places.with_argument(updated, "device")
@@ -79,8 +97,14 @@ class AnyDevice(Patch):
     def leave_Arg(self, original: cst.Arg, updated: cst.Arg) -> cst.Arg:
         if syntax.is_name(updated.keyword, "pin_memory") and syntax.is_name(updated.value, "True"):
             return updated.with_changes(value=cst.parse_expression("device.type == 'cuda'"))
-        if syntax.is_name(updated.keyword, "device_ids") and self.joined and isinstance(updated.value, cst.List):
-            return updated.with_changes(value=cst.parse_expression(f"{self.support('devices')}.ids(device)"))
+        if (
+            syntax.is_name(updated.keyword, "device_ids")
+            and self.joined
+            and isinstance(updated.value, cst.List)
+        ):
+            return updated.with_changes(
+                value=cst.parse_expression(f"{self.support('devices')}.ids(device)")
+            )
         return updated
 
     def _chosen(self, line: "cst.SimpleStatementLine | None", code: str) -> cst.FlattenSentinel:

@@ -20,7 +20,10 @@ class AnyLauncher(Patch):
             "p.add_argument('--local_rank', '--local-rank', type=int)\n"
             "def main():\n    a = p.parse_args()\n    launch.join(a)\n",
         ),
-        ("def main():\n    a = p.parse_args()\n", "def main():\n    a = p.parse_args()\n    launch.check_single(a)\n"),
+        (
+            "def main():\n    a = p.parse_args()\n",
+            "def main():\n    a = p.parse_args()\n    launch.check_single(a)\n",
+        ),
     ]
     leaves = [
         "def main():\n    a = p.parse_known_args()\n",
@@ -43,6 +46,10 @@ class AnyLauncher(Patch):
             return updated.with_changes(args=[first.with_changes(comma=comma), second, *rest])
         return updated
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         ranked = any(syntax.adds_option(node, "--local_rank") for node in self._nodes("local_rank"))
-        return self.insert_check(updated, "launch.join" if ranked else "launch.check_single", rank=0)
+        return self.insert_check(
+            updated, "launch.join" if ranked else "launch.check_single", rank=0
+        )

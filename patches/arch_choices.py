@@ -17,7 +17,10 @@ class ArchChoices(Patch):
             "names = sorted(n for n in models.__dict__ if n.islower() and callable(models.__dict__[n]))\n",
             "names = models.list_models(module=models)\n",
         ),
-        ("tv = sorted([n for n in zoo.__dict__ if n.islower()])\n", "tv = zoo.list_models(module=zoo)\n"),
+        (
+            "tv = sorted([n for n in zoo.__dict__ if n.islower()])\n",
+            "tv = zoo.list_models(module=zoo)\n",
+        ),
     ]
     leaves = [
         "names = sorted(n for n in models.__dict__)\n",
@@ -27,7 +30,10 @@ class ArchChoices(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_method_call(node, "list_models") and syntax.argument(node, "module") is not None
+        return (
+            syntax.is_method_call(node, "list_models")
+            and syntax.argument(node, "module") is not None
+        )
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         if not syntax.is_name(updated.func, "sorted") or len(updated.args) != 1:
@@ -42,4 +48,8 @@ class ArchChoices(Patch):
 
 def _is_namespace(node: cst.CSTNode) -> bool:
     """`package.__dict__`."""
-    return isinstance(node, cst.Attribute) and node.attr.value == "__dict__" and isinstance(node.value, cst.Name)
+    return (
+        isinstance(node, cst.Attribute)
+        and node.attr.value == "__dict__"
+        and isinstance(node.value, cst.Name)
+    )

@@ -14,12 +14,20 @@ class ArgumentChecks(Patch):
     needles = (b"parse_args",)
     origin = "https://docs.python.org/3/library/argparse.html#exiting-methods"
     changes = [
-        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    arguments.check(o)\n"),
+        (
+            "def main():\n    o = p.parse_args()\n",
+            "def main():\n    o = p.parse_args()\n    arguments.check(o)\n",
+        )
     ]
-    leaves = ["def main():\n    go(p.parse_args())\n", "def main():\n    o, _ = p.parse_known_args()\n"]
+    leaves = [
+        "def main():\n    go(p.parse_args())\n",
+        "def main():\n    o, _ = p.parse_known_args()\n",
+    ]
 
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "arguments.check")
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         return self.insert_check(updated, "arguments.check", rank=10)

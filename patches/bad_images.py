@@ -18,7 +18,7 @@ class BadImages(Patch):
             "def f(o):\n    seen = ImageFolder(a, t)\n    new = DataLoader(datasets.ImageFolder(b,\n      u))\n",
             "def f(o):\n    seen = ImageFolder(a, t, loader=decode.skipping(o.skip_bad_images))\n"
             "    new = DataLoader(datasets.ImageFolder(b,\n      u,\n      loader=decode.load_image))\n",
-        ),
+        )
     ]
     leaves = [
         "def f(o):\n    seen = datasets.ImageFolder(a, loader=l)\n",

@@ -17,7 +17,7 @@ class BareValidation(Patch):
         (
             "n = DistributedDataParallel(n)\ndef validate():\n    model.eval()  # all\n",
             "n = DistributedDataParallel(n)\ndef validate():\n    model = network.for_validation(model)  # all\n",
-        ),
+        )
     ]
     leaves = [
         "model = DataParallel(model)\ndef validate():\n    model.eval()\n",
@@ -32,7 +32,10 @@ class BareValidation(Patch):
         if self.function != "validate" or not syntax.is_method_call(updated.value, "eval"):
             return updated
         model = updated.value.func.value
-        wraps = any(syntax.is_name(node, "DistributedDataParallel") for node in syntax.descendants(self.module))
+        wraps = any(
+            syntax.is_name(node, "DistributedDataParallel")
+            for node in syntax.descendants(self.module)
+        )
         if not isinstance(model, cst.Name) or not wraps:
             return updated
         call = syntax.wrapped(f"{self.support('network')}.for_validation", model)

@@ -2,9 +2,8 @@ import re
 
 import libcst as cst
 
-from patcher import Patch, places, syntax
-from patcher.names import MODULE
-from patcher.patch import flag
+from patcher import Patch, flag, places, syntax
+from patcher.tree.names import MODULE
 from patches.support.gpu_list import gpu_ids
 
 
@@ -29,7 +28,11 @@ class ConfigurableGpus(Patch):
     leaves = ["def main(gpus=[0, 1]):\n    gpus = [args.gpu]\n"]
 
     def __init__(self, gpus: "str | list[int] | None" = None, optional: bool = False):
-        self.gpus = None if gpus is None else gpu_ids(gpus if isinstance(gpus, str) else ",".join(map(str, gpus)))
+        self.gpus = (
+            None
+            if gpus is None
+            else gpu_ids(gpus if isinstance(gpus, str) else ",".join(map(str, gpus)))
+        )
         self.parsed = {}  # by function, what the script calls its parsed arguments and its parser
         self.optional = flag(optional)
         super().__init__(gpus=self.gpus, optional=self.optional)
@@ -48,7 +51,11 @@ class ConfigurableGpus(Patch):
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
         parsed = places.parse_args_call(node.value)
-        if parsed is not None and isinstance(parsed.func.value, cst.Name) and isinstance(target, cst.Name):
+        if (
+            parsed is not None
+            and isinstance(parsed.func.value, cst.Name)
+            and isinstance(target, cst.Name)
+        ):
             self.parsed[self.function] = target.value, parsed.func.value.value
 
     def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
@@ -62,15 +69,21 @@ class ConfigurableGpus(Patch):
         given = f"{args}.gpus, {parser}, {self.module_name('torch')}.cuda.device_count()"
         if self.optional:
             self.add_options(self.support("gpu_list"))
-            return updated.with_changes(value=cst.parse_expression(f"gpu_list.select_gpus({given}, optional=True)"))
+            return updated.with_changes(
+                value=cst.parse_expression(f"gpu_list.select_gpus({given}, optional=True)")
+            )
         select = self.inline("gpu_list", "select_gpus")
         return updated.with_changes(value=cst.parse_expression(f"{select}({given})"))
 
 
 def _names_gpus(node: cst.CSTNode) -> bool:
     """An assignment to one name that says GPUs or devices."""
-    target = node.targets[0].target if isinstance(node, cst.Assign) and len(node.targets) == 1 else None
-    return isinstance(target, cst.Name) and bool(re.fullmatch(r"gpus|gpu_ids|devices|device_ids", target.value))
+    target = (
+        node.targets[0].target if isinstance(node, cst.Assign) and len(node.targets) == 1 else None
+    )
+    return isinstance(target, cst.Name) and bool(
+        re.fullmatch(r"gpus|gpu_ids|devices|device_ids", target.value)
+    )
 
 
 def _ids(node: cst.BaseExpression) -> "list[int] | None":

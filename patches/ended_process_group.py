@@ -17,14 +17,19 @@ class EndedProcessGroup(Patch):
         (
             "def main():\n    main_worker(rank, args)\n",
             "def main():\n    with launch.clean_exit():\n        main_worker(rank, args)\n",
-        ),
+        )
     ]
-    leaves = ["def main():\n    mp.spawn(main_worker, nprocs=2)\n", "def main_worker(rank):\n    pass\n"]
+    leaves = [
+        "def main():\n    mp.spawn(main_worker, nprocs=2)\n",
+        "def main_worker(rank):\n    pass\n",
+    ]
 
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "launch.clean_exit")
 
-    def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
+    def leave_IndentedBlock(
+        self, original: cst.IndentedBlock, updated: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
         lines = [line for line in updated.body if _works(line)]
         if not lines or self._guarded():
             return updated
@@ -33,7 +38,9 @@ class EndedProcessGroup(Patch):
         (guard,) = syntax.statements(code, self.module.default_newline)
         body = guard.body.with_changes(body=[lines[0].with_changes(leading_lines=())])
         guard = guard.with_changes(body=body, leading_lines=lines[0].leading_lines)
-        return updated.with_changes(body=[guard if line is lines[0] else line for line in updated.body])
+        return updated.with_changes(
+            body=[guard if line is lines[0] else line for line in updated.body]
+        )
 
     def _guarded(self) -> bool:
         return any(map(self.done, self._nodes("clean_exit")))

@@ -1,7 +1,6 @@
 import libcst as cst
 
-from patcher import places, syntax
-from patcher.places import Place
+from patcher import Place, places, syntax
 from patches.train_meters import Measuring
 
 
@@ -21,19 +20,23 @@ class ExactValidation(Measuring):
             "def validate(loader):\n    p = ProgressMeter(n)\n    for x in loader:\n        m.update(acc[0], n)\n",
             "def validate(loader):\n    p = ProgressMeter(n)\n    for x in loader:\n"
             "        m.update(meters.measured(acc), n)\n    meters.total(p)\n",
-        ),
+        )
     ]
     leaves = [
-        "def train(loader):\n    p = ProgressMeter(n)\n    dist.barrier()\n    for x in loader:\n        f(x)\n",
+        "def train(loader):\n    p = ProgressMeter(n)\n    dist.barrier()\n    for x in loader:\n        f(x)\n"
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
         return self.function == "validate" and syntax.is_call(node, "meters.total")
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         if self.function != "validate" or self.is_done_in(updated):
             return updated
         progress = places.training_names(updated).get("progress")
         if progress is None:
             self.refuse("validate has no `progress = ProgressMeter(...)`", original)
-        return self.insert(updated, Place.AFTER_LOOP, f"{self.support('meters')}.total({progress})\n", rank=20)
+        return self.insert(
+            updated, Place.AFTER_LOOP, f"{self.support('meters')}.total({progress})\n", rank=20
+        )

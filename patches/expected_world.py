@@ -14,12 +14,20 @@ class ExpectedWorld(Patch):
     needles = (b"parse_args",)
     origin = "https://github.com/pytorch/pytorch/issues/76069"
     changes = [
-        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    launch.check_world(o)\n"),
+        (
+            "def main():\n    o = p.parse_args()\n",
+            "def main():\n    o = p.parse_args()\n    launch.check_world(o)\n",
+        )
     ]
-    leaves = ["def main():\n    go(p.parse_args())\n", "def main():\n    o, _ = p.parse_known_args()\n"]
+    leaves = [
+        "def main():\n    go(p.parse_args())\n",
+        "def main():\n    o, _ = p.parse_known_args()\n",
+    ]
 
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "launch.check_world")
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         return self.insert_check(updated, "launch.check_world", rank=20, options=True)

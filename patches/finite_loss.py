@@ -1,7 +1,6 @@
 import libcst as cst
 
-from patcher import Patch, places, syntax
-from patcher.places import Place
+from patcher import Patch, Place, places, syntax
 
 
 class FiniteLoss(Patch):
@@ -21,22 +20,28 @@ class FiniteLoss(Patch):
             "    net.train()\n    finite = meters.FiniteCheck(bar, net, sgd, n)\n"
             "    for i, x in enumerate(loader):\n        sgd.step()\n\n        finite.check(i)\n"
             "    finite.check_all()\n",
-        ),
+        )
     ]
     leaves = ["def validate(loader):\n    for i, x in enumerate(loader):\n        f(x)\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "meters.FiniteCheck")
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         if self.function != "train" or self.is_done_in(updated):
             return updated
         names = places.training_names(updated)
-        missing = [name for name in ("losses", "model", "optimizer", "epoch", "step") if name not in names]
+        missing = [
+            name for name in ("losses", "model", "optimizer", "epoch", "step") if name not in names
+        ]
         if missing:
             self.refuse(f"train does not show its {', '.join(missing)}", original)
         watched = ", ".join(names[name] for name in ("losses", "model", "optimizer", "epoch"))
         made = f"{self.bring('finite')} = {self.support('meters')}.FiniteCheck({watched})\n"
         updated = self.insert(updated, Place.BEFORE_LOOP, made, rank=30)
-        updated = self.insert(updated, Place.LAST_IN_LOOP, f"\nfinite.check({names['step']})\n", rank=10)
+        updated = self.insert(
+            updated, Place.LAST_IN_LOOP, f"\nfinite.check({names['step']})\n", rank=10
+        )
         return self.insert(updated, Place.AFTER_LOOP, "finite.check_all()\n", rank=10)

@@ -16,7 +16,7 @@ class LoaderSignals(Patch):
         (
             "d = DataLoader(images, batch_size=8)\n",
             "d = DataLoader(images, batch_size=8, worker_init_fn=loading.outlive_signals)\n",
-        ),
+        )
     ]
     leaves = ["d = DataLoader(images, worker_init_fn=f)\n", "d = Loader(images)\n"]
 

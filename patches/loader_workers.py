@@ -33,7 +33,10 @@ class LoaderWorkers(Patch):
             "parser.add_argument('-j', '--workers', default=4, type=int, help='how many')\n",
             f"parser.add_argument('-j', '--workers', default=None, type=int, help='{HELP}')\n",
         ),
-        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    loading.check(o)\n"),
+        (
+            "def main():\n    o = p.parse_args()\n",
+            "def main():\n    o = p.parse_args()\n    loading.check(o)\n",
+        ),
     ]
     leaves = [
         "d = DataLoader(x, num_workers=n)\n",
@@ -44,10 +47,16 @@ class LoaderWorkers(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.Arg) and syntax.is_name(node.keyword, "num_workers"):
             return isinstance(node.value, cst.Attribute) and node.value.attr.value == "workers"
-        default = syntax.argument(node, "default") if syntax.adds_option(node, "--workers") else None
-        return syntax.is_call(node, "loading.check") or (default and syntax.is_name(default.value, "None"))
+        default = (
+            syntax.argument(node, "default") if syntax.adds_option(node, "--workers") else None
+        )
+        return syntax.is_call(node, "loading.check") or (
+            default and syntax.is_name(default.value, "None")
+        )
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         return self.insert_check(updated, "loading.check", rank=15)
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
@@ -60,11 +69,16 @@ class LoaderWorkers(Patch):
             return updated.with_changes(args=[_valued(arg, values) for arg in updated.args])
         workers = number.with_changes(value=cst.parse_expression(f"{self.args}.workers"))
         stay = number.with_changes(
-            keyword=cst.Name("persistent_workers"), value=cst.parse_expression(f"{self.args}.workers > 0")
+            keyword=cst.Name("persistent_workers"),
+            value=cst.parse_expression(f"{self.args}.workers > 0"),
         )
         if workers.comma is cst.MaybeSentinel.DEFAULT:
-            workers = workers.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-        args = [new for arg in updated.args for new in ([workers, stay] if arg is number else [arg])]
+            workers = workers.with_changes(
+                comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            )
+        args = [
+            new for arg in updated.args for new in ([workers, stay] if arg is number else [arg])
+        ]
         return updated.with_changes(args=args)
 
 

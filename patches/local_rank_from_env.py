@@ -1,7 +1,6 @@
 import libcst as cst
 
-from patcher import Patch, syntax
-from patcher.patch import flag
+from patcher import Patch, flag, syntax
 
 
 class LocalRankFromEnv(Patch):
@@ -37,15 +36,23 @@ class LocalRankFromEnv(Patch):
         super().__init__(fallback=self.fallback)
 
     def done(self, node: cst.CSTNode) -> bool:
-        return _adds_local_rank(node) and any(syntax.string(n) == "LOCAL_RANK" for n in syntax.descendants(node))
+        return _adds_local_rank(node) and any(
+            syntax.string(n) == "LOCAL_RANK" for n in syntax.descendants(node)
+        )
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         default = syntax.argument(updated, "default")
-        if not _adds_local_rank(updated) or default is None or syntax.integer(default.value) is None:
+        if (
+            not _adds_local_rank(updated)
+            or default is None
+            or syntax.integer(default.value) is None
+        ):
             return updated
         environ = f"{self.module_name('os')}.environ"
         old = self.module.code_for_node(default.value)
-        source = f'{environ}.get("LOCAL_RANK", {old})' if self.fallback else f'{environ}["LOCAL_RANK"]'
+        source = (
+            f'{environ}.get("LOCAL_RANK", {old})' if self.fallback else f'{environ}["LOCAL_RANK"]'
+        )
         new = default.with_changes(value=cst.parse_expression(f"int({source})"))
         return updated.with_changes(args=[new if arg is default else arg for arg in updated.args])
 

@@ -10,7 +10,10 @@ class ModelForData(Patch):
     `pretrained=` has been removed from torchvision's models step by step; `weights=` takes its place.
     """
 
-    sites = {"distributed.py": {"main": 1, "main_worker": 2}, "dataparallel.py": {"main": 1, "main_worker": 2}}
+    sites = {
+        "distributed.py": {"main": 1, "main_worker": 2},
+        "dataparallel.py": {"main": 1, "main_worker": 2},
+    }
     needles = (b"__dict__[", b"network.", b"parse_args")
     origin = "https://github.com/pytorch/examples/issues/544"
     changes = [
@@ -18,7 +21,10 @@ class ModelForData(Patch):
             "def f(a):\n    m = models.__dict__[a.arch](pretrained=True)\n    n = models.__dict__[a.arch]()\n",
             "def f(a):\n    m = network.build(a, pretrained=True)\n    n = network.build(a)\n",
         ),
-        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    network.check(o)\n"),
+        (
+            "def main():\n    o = p.parse_args()\n",
+            "def main():\n    o = p.parse_args()\n    network.check(o)\n",
+        ),
     ]
     leaves = [
         "def f(a):\n    model = models.__dict__[a.arch](num_classes=10)\n",
@@ -36,7 +42,9 @@ class ModelForData(Patch):
         more = f", pretrained={self.module.code_for_node(pretrained.value)}" if pretrained else ""
         return cst.parse_expression(f"network.build({args}{more})")
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         return self.insert_check(updated, "network.check", rank=40)
 
 
@@ -45,5 +53,9 @@ def _arguments(node: cst.CSTNode) -> "str | None":
     if not isinstance(node, cst.Subscript) or not isinstance(node.value, cst.Attribute):
         return None
     index = getattr(node.slice[0].slice, "value", None)
-    named = isinstance(index, cst.Attribute) and index.attr.value == "arch" and isinstance(index.value, cst.Name)
+    named = (
+        isinstance(index, cst.Attribute)
+        and index.attr.value == "arch"
+        and isinstance(index.value, cst.Name)
+    )
     return index.value.value if named and node.value.attr.value == "__dict__" else None

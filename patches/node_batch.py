@@ -44,7 +44,9 @@ class NodeBatch(Patch):
         whole = _divided(updated.value)
         if whole is None or not whole.deep_equals(target):
             return updated
-        return updated.with_changes(value=syntax.wrapped(f"{self.support('loading')}.split_batch", whole))
+        return updated.with_changes(
+            value=syntax.wrapped(f"{self.support('loading')}.split_batch", whole)
+        )
 
 
 def _divided(node: cst.BaseExpression) -> "cst.BaseExpression | None":
@@ -52,4 +54,8 @@ def _divided(node: cst.BaseExpression) -> "cst.BaseExpression | None":
     division = cst.FloorDivide
     if syntax.is_call(node, "int") and len(node.args) == 1:
         node, division = node.args[0].value, cst.Divide
-    return node.left if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, division) else None
+    return (
+        node.left
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, division)
+        else None
+    )

@@ -16,12 +16,14 @@ class OutputDir(Patch):
         (
             "def main():\n    a = p.parse_args()\n",
             "def main():\n    a = p.parse_args()\n    files.enter_output_dir(a)\n",
-        ),
+        )
     ]
     leaves = ["def main():\n    a = p.parse_known_args()\n", "def main():\n    p.parse_args()\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "files.enter_output_dir")
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         return self.insert_check(updated, "files.enter_output_dir", rank=50, options=True)

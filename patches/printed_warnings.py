@@ -17,7 +17,7 @@ class PrintedWarnings(Patch):
         (
             "def f():\n    warnings.warn('slow '\n                  'but sure')\n",
             "def f():\n    terminal.warn('slow '\n                  'but sure')\n",
-        ),
+        )
     ]
     leaves = [
         "def f():\n    warnings.warn('old', DeprecationWarning)\n    log.warn('x')\n",

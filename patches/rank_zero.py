@@ -17,21 +17,36 @@ class RankZero(Patch):
         (
             "def f(args):\n    print('x')\n    if args.local_rank == 0:\n        save()\n",
             "def f(args):\n    terminal.print_once('x')\n    if ranks.is_rank_zero():\n        save()\n",
-        ),
+        )
     ]
-    leaves = ["def f(args):\n    if args.local_rank == 1:\n        pprint('x')\n        log.print('x')\n"]
+    leaves = [
+        "def f(args):\n    if args.local_rank == 1:\n        pprint('x')\n        log.print('x')\n"
+    ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "ranks.is_rank_zero") or syntax.is_call(node, "terminal.print_once")
+        return syntax.is_call(node, "ranks.is_rank_zero") or syntax.is_call(
+            node, "terminal.print_once"
+        )
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         if not syntax.is_call(updated, "print"):
             return updated
-        return updated.with_changes(func=cst.parse_expression(f"{self.support('terminal')}.print_once"))
+        return updated.with_changes(
+            func=cst.parse_expression(f"{self.support('terminal')}.print_once")
+        )
 
-    def leave_Comparison(self, original: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
-        rank = isinstance(updated.left, cst.Attribute) and updated.left.attr.value in ("local_rank", "gpu")
+    def leave_Comparison(
+        self, original: cst.Comparison, updated: cst.Comparison
+    ) -> cst.BaseExpression:
+        rank = isinstance(updated.left, cst.Attribute) and updated.left.attr.value in (
+            "local_rank",
+            "gpu",
+        )
         test = updated.comparisons[0]
-        if not rank or not isinstance(test.operator, cst.Equal) or syntax.integer(test.comparator) != 0:
+        if (
+            not rank
+            or not isinstance(test.operator, cst.Equal)
+            or syntax.integer(test.comparator) != 0
+        ):
             return updated
         return cst.parse_expression(f"{self.support('ranks')}.is_rank_zero()")

@@ -15,12 +15,20 @@ class SameJob(Patch):
     origin = "https://github.com/pytorch/pytorch/issues/76069"
     needs = ("any_launcher", "any_device")
     changes = [
-        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    job.meet(o)\n"),
+        (
+            "def main():\n    o = p.parse_args()\n",
+            "def main():\n    o = p.parse_args()\n    job.meet(o)\n",
+        )
     ]
-    leaves = ["def main():\n    go(p.parse_args())\n", "def main():\n    o, _ = p.parse_known_args()\n"]
+    leaves = [
+        "def main():\n    go(p.parse_args())\n",
+        "def main():\n    o, _ = p.parse_known_args()\n",
+    ]
 
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "job.meet")
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         return self.insert_check(updated, "job.meet", rank=80)

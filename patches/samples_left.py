@@ -25,7 +25,9 @@ class SamplesLeft(Patch):
             "def f(o):\n    d = data.DataLoader(seeds.SeededImages(images), sampler=seeds.shuffled(images, run))\n",
         ),
     ]
-    leaves = ["def f(o):\n    d = DataLoader(images, shuffle=False)\n    e = DataLoader(other, shuffle=True)\n"]
+    leaves = [
+        "def f(o):\n    d = DataLoader(images, shuffle=False)\n    e = DataLoader(other, shuffle=True)\n"
+    ]
 
     def __init__(self):
         super().__init__()
@@ -41,18 +43,28 @@ class SamplesLeft(Patch):
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         if original is not self.training or not updated.args:
             return updated
-        images, shuffle, sampler = updated.args[0], *(syntax.argument(updated, name) for name in ("shuffle", "sampler"))
+        images, shuffle, sampler = (
+            updated.args[0],
+            *(syntax.argument(updated, name) for name in ("shuffle", "sampler")),
+        )
         if not isinstance(images.value, cst.Name):
             return updated
         if sampler is not None:
-            old, code = sampler, f"seeds.SamplesLeft({self.module.code_for_node(sampler.value)}, run)"
+            old, code = (
+                sampler,
+                f"seeds.SamplesLeft({self.module.code_for_node(sampler.value)}, run)",
+            )
         elif shuffle is not None and syntax.is_name(shuffle.value, "True"):
             old, code = shuffle, f"seeds.shuffled({images.value.value}, run)"
         else:
             return updated
         self.support("seeds")
         new = {
-            id(images): images.with_changes(value=syntax.wrapped("seeds.SeededImages", images.value)),
-            id(old): old.with_changes(keyword=cst.Name("sampler"), value=cst.parse_expression(code)),
+            id(images): images.with_changes(
+                value=syntax.wrapped("seeds.SeededImages", images.value)
+            ),
+            id(old): old.with_changes(
+                keyword=cst.Name("sampler"), value=cst.parse_expression(code)
+            ),
         }
         return updated.with_changes(args=[new.get(id(arg), arg) for arg in updated.args])

@@ -15,7 +15,10 @@ class SeededRun(Patch):
     needles = (b"seed", b"cudnn.benchmark")
     origin = "https://github.com/facebookresearch/detr/issues/297"
     changes = [
-        ("def f(o):\n    cudnn.benchmark = True\n", "def f(o):\n    cudnn.benchmark = o.seed is None\n"),
+        (
+            "def f(o):\n    cudnn.benchmark = True\n",
+            "def f(o):\n    cudnn.benchmark = o.seed is None\n",
+        ),
         (
             "torch.manual_seed(o.seed)\ns = data.DistributedSampler(d, seed=1)\n",
             "torch.manual_seed(seeds.of_rank(o.seed))\ns = data.DistributedSampler(d, seed=1)\n",
@@ -38,13 +41,20 @@ class SeededRun(Patch):
         return updated.with_changes(value=cst.parse_expression(f"{self.args}.seed is None"))
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        seeds = syntax.is_method_call(updated, "seed") or syntax.is_method_call(updated, "manual_seed")
+        seeds = syntax.is_method_call(updated, "seed") or syntax.is_method_call(
+            updated, "manual_seed"
+        )
         given = updated.args[0].value if seeds and len(updated.args) == 1 else None
         if not isinstance(given, cst.Attribute) or given.attr.value != "seed":
             return updated
-        if not any(syntax.is_method_call(node, "DistributedSampler") for node in syntax.descendants(self.module)):
+        if not any(
+            syntax.is_method_call(node, "DistributedSampler")
+            for node in syntax.descendants(self.module)
+        ):
             return updated  # one process
-        ranked = cst.parse_expression(f"{self.support('seeds')}.of_rank({self.module.code_for_node(given)})")
+        ranked = cst.parse_expression(
+            f"{self.support('seeds')}.of_rank({self.module.code_for_node(given)})"
+        )
         return updated.with_changes(args=[updated.args[0].with_changes(value=ranked)])
 
 

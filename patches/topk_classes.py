@@ -10,7 +10,10 @@ class TopKClasses(Patch):
     needles = (b".topk(",)
     origin = "https://github.com/facebookresearch/SlowFast/issues/316"
     changes = [
-        ("_, p = output.topk(maxk, 1, True, True)\n", "_, p = output.topk(min(maxk, output.size(1)), 1, True, True)\n"),
+        (
+            "_, p = output.topk(maxk, 1, True, True)\n",
+            "_, p = output.topk(min(maxk, output.size(1)), 1, True, True)\n",
+        ),
         ("p = out.topk( max(ks), -1 )[1]\n", "p = out.topk( min(max(ks), out.size(-1)), -1 )[1]\n"),
     ]
     leaves = [
@@ -27,16 +30,25 @@ class TopKClasses(Patch):
         if not _is_topk(updated) or _is_min(updated.args[0].value):
             return updated
         k, dimension = updated.args[:2]
-        scores, most, axis = (self.module.code_for_node(n) for n in (updated.func.value, k.value, dimension.value))
+        scores, most, axis = (
+            self.module.code_for_node(n) for n in (updated.func.value, k.value, dimension.value)
+        )
         clipped = k.with_changes(value=cst.parse_expression(f"min({most}, {scores}.size({axis}))"))
         return updated.with_changes(args=[clipped, *updated.args[1:]])
 
 
 def _is_topk(node: cst.CSTNode) -> bool:
     """`name.topk(k, dimension, ...)`, the dimension a literal."""
-    if not syntax.is_method_call(node, "topk") or not isinstance(node.func.value, cst.Name) or len(node.args) < 2:
+    if (
+        not syntax.is_method_call(node, "topk")
+        or not isinstance(node.func.value, cst.Name)
+        or len(node.args) < 2
+    ):
         return False
-    return all(arg.keyword is None for arg in node.args[:2]) and syntax.integer(node.args[1].value) is not None
+    return (
+        all(arg.keyword is None for arg in node.args[:2])
+        and syntax.integer(node.args[1].value) is not None
+    )
 
 
 def _is_min(node: cst.CSTNode) -> bool:

@@ -1,7 +1,6 @@
 import libcst as cst
 
-from patcher import Patch, places, syntax
-from patcher.places import Place
+from patcher import Patch, Place, places, syntax
 
 
 class TopologyLine(Patch):
@@ -20,19 +19,23 @@ class TopologyLine(Patch):
             "    train(a, net)\n",
             "def f(o):\n    sgd = torch.optim.SGD(net.parameters(), 1)\n    a = DataLoader(x)\n    b = DataLoader(y)\n"
             "    launch.print_topology(net, a, b, o)\n    train(a, net)\n",
-        ),
+        )
     ]
     leaves = ["def f(args):\n    torch.optim.SGD(p)\n", "def f(args):\n    optimizer = Adam(p)\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "launch.print_topology")
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         made = places.optimizer_in(updated)
         if made is None or self.is_done_in(updated):
             return updated
         loaders = places.loaders_in(updated)
         if loaders is None:
-            self.refuse("it is not clear which loader is trained with, and which one validates", original)
+            self.refuse(
+                "it is not clear which loader is trained with, and which one validates", original
+            )
         line = f"{self.support('launch')}.print_topology({made[0]}, {', '.join(loaders)}, {self.args})\n"
         return self.insert(updated, Place.LOADERS, line, rank=20)

@@ -1,7 +1,6 @@
 import libcst as cst
 
-from patcher import Patch, places, syntax
-from patcher.places import Place
+from patcher import Patch, Place, places, syntax
 
 
 class TrainClasses(Patch):
@@ -11,7 +10,10 @@ class TrainClasses(Patch):
     later label, and the accuracy collapses without an error.
     """
 
-    sites = {"distributed.py": {"main": 1, "main_worker": 1}, "dataparallel.py": {"main": 1, "main_worker": 1}}
+    sites = {
+        "distributed.py": {"main": 1, "main_worker": 1},
+        "dataparallel.py": {"main": 1, "main_worker": 1},
+    }
     needles = (b"ImageFolder", b"parse_args")
     origin = "https://github.com/huggingface/pytorch-image-models/issues/957"
     changes = [
@@ -20,7 +22,10 @@ class TrainClasses(Patch):
             "def f(o):\n    a = ImageFolder(x, t)\n    seen = DataLoader(a)\n    new = DataLoader(ImageFolder(y, u))\n"
             "    folders.relabel_like(new.dataset, a)\n",
         ),
-        ("def main():\n    o = p.parse_args()\n", "def main():\n    o = p.parse_args()\n    folders.check(o)\n"),
+        (
+            "def main():\n    o = p.parse_args()\n",
+            "def main():\n    o = p.parse_args()\n    folders.check(o)\n",
+        ),
     ]
     leaves = [
         "def f(o):\n    a = FakeData()\n    b = DataLoader(a)\n    c = DataLoader(FakeData())\n",
@@ -30,7 +35,9 @@ class TrainClasses(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "folders.relabel_like") or syntax.is_call(node, "folders.check")
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(
+        self, original: cst.FunctionDef, updated: cst.FunctionDef
+    ) -> cst.FunctionDef:
         checked = self.insert_check(updated, "folders.check", rank=30)
         if checked is not updated or self.is_done_in(updated):
             return checked
@@ -40,6 +47,8 @@ class TrainClasses(Patch):
         loaders = places.loaders_in(original)
         images = places.assigned(original, places.training_images(original))
         if images is None or loaders is None:
-            self.refuse("it is not clear which data set is trained on, and which is validated", original)
+            self.refuse(
+                "it is not clear which data set is trained on, and which is validated", original
+            )
         line = f"{self.support('folders')}.relabel_like({loaders[1]}.dataset, {images})\n"
         return self.insert(updated, Place.LOADERS, line, rank=10)

@@ -12,7 +12,9 @@ class Measuring(Patch):
         super().__init__()
         self.means = {}  # what the script calls a number that is reduced, and what it is the mean of
 
-    def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine):
+    def leave_SimpleStatementLine(
+        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+    ):
         call = syntax.expression(updated)
         if self.function != self.loop or call is None:
             return updated
@@ -20,17 +22,26 @@ class Measuring(Patch):
             self.means[updated.body[0].targets[0].target.value] = call.args[0].value
             return cst.RemovalSentinel.REMOVE
         group = call.func.value if syntax.is_method_call(call, "barrier") else None
-        waits = syntax.is_name(getattr(group, "attr", group), "distributed") or syntax.is_name(group, "dist")
+        waits = syntax.is_name(getattr(group, "attr", group), "distributed") or syntax.is_name(
+            group, "dist"
+        )
         return cst.RemovalSentinel.REMOVE if waits else updated
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         """`m.update(x.item(), n)` or `m.update(x[0], n)`."""
-        if self.function != self.loop or not syntax.is_method_call(updated, "update") or len(updated.args) != 2:
+        if (
+            self.function != self.loop
+            or not syntax.is_method_call(updated, "update")
+            or len(updated.args) != 2
+        ):
             return updated
         first, value = updated.args[0], updated.args[0].value
         if syntax.is_method_call(value, "item"):
             value = value.func.value
-        elif isinstance(value, cst.Subscript) and syntax.integer(getattr(value.slice[0].slice, "value", None)) == 0:
+        elif (
+            isinstance(value, cst.Subscript)
+            and syntax.integer(getattr(value.slice[0].slice, "value", None)) == 0
+        ):
             value = value.value
         else:
             return updated
@@ -65,7 +76,7 @@ class TrainMeters(Measuring):
             "def train(x):\n    for i in x:\n        m.update( meters.measured(acc1), n )\n"
             "\n        if i < 9:\n            meters.reduce(p)  # waits for the device, so it is time of this step\n"
             "        t = time.time()\n        s.update(t - u)\n        if i < 9:\n            p.display(i)\n",
-        ),
+        )
     ]
     leaves = [
         "def validate():\n    dist.barrier()\n    m.update(loss.item(), n)\n    p.display(i)\n",
@@ -84,15 +95,24 @@ class TrainMeters(Measuring):
         while at > 0 and _reads_clock(lines[at - 1]):
             at -= 1
         self.support("meters")
-        due, progress = map(self.module.code_for_node, (lines[end].test, _display(lines[end]).func.value))
-        reduced = syntax.statements(REDUCED.format(due=due, progress=progress), self.module.default_newline)
-        return updated.with_changes(body=updated.body.with_changes(body=[*lines[:at], *reduced, *lines[at:]]))
+        due, progress = map(
+            self.module.code_for_node, (lines[end].test, _display(lines[end]).func.value)
+        )
+        reduced = syntax.statements(
+            REDUCED.format(due=due, progress=progress), self.module.default_newline
+        )
+        return updated.with_changes(
+            body=updated.body.with_changes(body=[*lines[:at], *reduced, *lines[at:]])
+        )
 
 
 def _display(line: cst.CSTNode) -> "cst.Call | None":
     """The call in `if i % 9 == 0: progress.display(i)`, above which the clock is read."""
     calls = map(syntax.expression, line.body.body) if isinstance(line, cst.If) else ()
-    return next((call for call in calls if call is not None and syntax.is_method_call(call, "display")), None)
+    return next(
+        (call for call in calls if call is not None and syntax.is_method_call(call, "display")),
+        None,
+    )
 
 
 def _reads_clock(line: cst.CSTNode) -> bool:

@@ -49,9 +49,13 @@ class ValSampler(Patch):
         if "val" not in images.value and (first or "train" in images.value):
             return updated
         self.slices.add(getattr(updated.targets[0].target, "value", None))
-        return updated.with_changes(value=syntax.wrapped(f"{self.support('loading')}.rank_slice", images))
+        return updated.with_changes(
+            value=syntax.wrapped(f"{self.support('loading')}.rank_slice", images)
+        )
 
-    def leave_SimpleStatementLine(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine):
+    def leave_SimpleStatementLine(
+        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+    ):
         call = syntax.expression(updated)
         if call is None or not syntax.is_method_call(call, "set_epoch"):
             return updated

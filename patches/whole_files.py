@@ -11,7 +11,10 @@ class WholeFiles(Patch):
     Upstream writes in place and then copies, so that a kill or a full disk in the middle of it costs both.
     """
 
-    sites = {"distributed.py": {"save_checkpoint": 2}, "dataparallel.py": {"save_checkpoint": 2, "main_worker": 1}}
+    sites = {
+        "distributed.py": {"save_checkpoint": 2},
+        "dataparallel.py": {"save_checkpoint": 2, "main_worker": 1},
+    }
     needles = (b"torch.save(", b"open(", b"files.appended(")
     origin = "https://github.com/Lightning-AI/pytorch-lightning/issues/688"
     changes = [
@@ -36,15 +39,29 @@ class WholeFiles(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "files.atomic_write") or syntax.is_call(node, "files.appended")
 
-    def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock) -> cst.IndentedBlock:
+    def leave_IndentedBlock(
+        self, original: cst.IndentedBlock, updated: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
         calls = [syntax.expression(line) for line in updated.body]
-        saves = [i for i, call in enumerate(calls) if call is not None and syntax.is_call(call, "torch.save")]
+        saves = [
+            i
+            for i, call in enumerate(calls)
+            if call is not None and syntax.is_call(call, "torch.save")
+        ]
         path = calls[saves[0]].args[1].value if saves and len(calls[saves[0]].args) == 2 else None
-        if self.function != "save_checkpoint" or getattr(path, "value", None) not in self.parameters:
+        if (
+            self.function != "save_checkpoint"
+            or getattr(path, "value", None) not in self.parameters
+        ):
             return updated
         code = f"with {self.support('files')}.atomic_write({path.value}, {PREVIOUS}) as {self.bring('temporary')}:\n"
-        lines = [syntax.replaced(line, path.value, cst.Name("temporary")) for line in updated.body[saves[0] :]]
-        guarded = cst.parse_statement(f"{code}    pass\n").with_changes(body=cst.IndentedBlock(lines))
+        lines = [
+            syntax.replaced(line, path.value, cst.Name("temporary"))
+            for line in updated.body[saves[0] :]
+        ]
+        guarded = cst.parse_statement(f"{code}    pass\n").with_changes(
+            body=cst.IndentedBlock(lines)
+        )
         return updated.with_changes(body=[*updated.body[: saves[0]], guarded])
 
     def leave_Attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.Attribute:

@@ -13,19 +13,33 @@ from typing import NamedTuple
 
 import pytest
 
-from patcher import build, cli, upstream
-from patcher.project import Project, Request
+from patcher import cli
+from patcher.build import build, upstream
+from patcher.build.project import Project, Request
 
 # A shell lets what it runs in the background ignore Ctrl-C, nohup SIGHUP, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
+for number in (
+    signal.SIGHUP,
+    signal.SIGTERM,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)  # one that is handled here is not ignored there
 
-for name in [name for name in os.environ if name.startswith("GIT_")]:  # a hook names its own repository by them
+for name in [
+    name for name in os.environ if name.startswith("GIT_")
+]:  # a hook names its own repository by them
     del os.environ[name]
 
-GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CEILING_DIRECTORIES": "/"}  # nobody's settings
+GIT = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CEILING_DIRECTORIES": "/",
+}  # nobody's settings
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO / "examples"))
 import digits  # noqa: E402
@@ -82,8 +96,12 @@ DEFAULT = "standard"
 def toy_source(tmp_path_factory) -> Path:
     """A project with two small scripts; its three series reach none, some and nearly all of its support modules."""
     root = tmp_path_factory.mktemp("toy")
-    shutil.copytree(REPO / "tests/toy", root, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-    (root / "upstream/lock.json").write_text('{"original": {"repository": "https://example.org", "commit": "1a2b3c4"}}')
+    shutil.copytree(
+        REPO / "tests/toy", root, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+    )
+    (root / "upstream/lock.json").write_text(
+        '{"original": {"repository": "https://example.org", "commit": "1a2b3c4"}}'
+    )
     relock(root)
     return root
 
@@ -134,7 +152,9 @@ def fresh(small_project, pristine_build) -> Path:
 
 def patch_modules() -> dict:
     """What has been imported of `patches`."""
-    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "patches"}
+    return {
+        name: module for name, module in sys.modules.items() if name.partition(".")[0] == "patches"
+    }
 
 
 def forget_patches() -> None:
@@ -174,7 +194,11 @@ def process():
 
     def run(*argv, args=("-m", "patcher"), cwd=None, **env) -> Result:
         done = subprocess.run(
-            [sys.executable, *args, *map(str, argv)], cwd=cwd, env=environment(**env), capture_output=True, timeout=120
+            [sys.executable, *args, *map(str, argv)],
+            cwd=cwd,
+            env=environment(**env),
+            capture_output=True,
+            timeout=120,
         )
         return Result(done.returncode, done.stdout, done.stderr)
 
@@ -191,7 +215,10 @@ def relock(root: Path) -> None:
     """Take the scripts in `upstream/`, whatever they are now, into the lock: a new upstream, not an edited one."""
     path = root / "upstream" / "lock.json"
     lock = json.loads(path.read_bytes())
-    lock["files"] = {script.name: upstream.entry(script.read_bytes()) for script in (root / "upstream").glob("*.py")}
+    lock["files"] = {
+        script.name: upstream.entry(script.read_bytes())
+        for script in (root / "upstream").glob("*.py")
+    }
     path.write_text(json.dumps(lock))
 
 
@@ -206,7 +233,9 @@ def tool(*command: str, cwd: Path, stdin: bytes = b"", **env) -> None:
     """Run another tool, as git, patch or quilt, that has to succeed; skip the test if it is not installed."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(command, cwd=cwd, input=stdin, env=environment(**GIT, **env), capture_output=True)
+    done = subprocess.run(
+        command, cwd=cwd, input=stdin, env=environment(**GIT, **env), capture_output=True
+    )
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
@@ -222,7 +251,11 @@ def tree(folder: Path) -> dict[str, tuple]:
     return {
         path.relative_to(folder).as_posix(): (
             path.lstat().st_mode,
-            os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None,
+            os.readlink(path)
+            if path.is_symlink()
+            else path.read_bytes()
+            if path.is_file()
+            else None,
         )
         for path in sorted(folder.rglob("*"))
     }
@@ -268,7 +301,9 @@ def weights(tmp_path_factory):
 
     path, arch = tmp_path_factory.mktemp("weights") / "weights.pth.tar", "shufflenet_v2_x0_5"
     model = torchvision.models.get_model(arch, num_classes=10)
-    torch.save({"epoch": 1, "arch": arch, "state_dict": model.state_dict(), "best_acc1": 10.0}, path)
+    torch.save(
+        {"epoch": 1, "arch": arch, "state_dict": model.state_dict(), "best_acc1": 10.0}, path
+    )
     return path
 
 
@@ -280,7 +315,15 @@ def build_of(tmp_path_factory):
     def build(*arguments):
         if arguments not in folders:
             folders[arguments] = tmp_path_factory.mktemp("built") / "build"
-            command = [sys.executable, "-m", "patcher", "apply", "--out", str(folders[arguments]), *arguments]
+            command = [
+                sys.executable,
+                "-m",
+                "patcher",
+                "apply",
+                "--out",
+                str(folders[arguments]),
+                *arguments,
+            ]
             subprocess.run(command, cwd=REPO, check=True, stdout=subprocess.DEVNULL)
         return folders[arguments]
 
@@ -296,20 +339,38 @@ def run(tmp_path):
         log = tmp_path / "events"
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if gpus is not None:  # else the CPU as it is
-            stand_in = {"PYTHONPATH": REPO / "tests" / "stand_in", "FAKE_GPUS": gpus, "STAND_IN_LOG": log}
+            stand_in = {
+                "PYTHONPATH": REPO / "tests" / "stand_in",
+                "FAKE_GPUS": gpus,
+                "STAND_IN_LOG": log,
+            }
             environment |= {name: str(value) for name, value in stand_in.items()}
         # A file per rank and stream: on one pipe the lines of two ranks run into each other.
         logs = tmp_path / "logs"
-        split = ["--redirects=3", f"--log-dir={logs}"] if command[: len(TORCHRUN)] == tuple(TORCHRUN) else []
+        split = (
+            ["--redirects=3", f"--log-dir={logs}"]
+            if command[: len(TORCHRUN)] == tuple(TORCHRUN)
+            else []
+        )
         command = (
-            [sys.executable, *TORCHRUN, *split, *command[len(TORCHRUN) :]] if split else [sys.executable, *command]
+            [sys.executable, *TORCHRUN, *split, *command[len(TORCHRUN) :]]
+            if split
+            else [sys.executable, *command]
         )
         command = list(map(str, command))
         done = subprocess.run(
-            command, cwd=tmp_path / "run", env=environment, capture_output=True, text=True, timeout=300
+            command,
+            cwd=tmp_path / "run",
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        out, err = ([path.read_text() for path in sorted(logs.rglob(f"{name}.log"))] for name in ("stdout", "stderr"))
+        out, err = (
+            [path.read_text() for path in sorted(logs.rglob(f"{name}.log"))]
+            for name in ("stdout", "stderr")
+        )
         return SimpleNamespace(
             status=done.returncode,
             outs=out or [done.stdout],  # by rank

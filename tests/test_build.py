@@ -12,8 +12,8 @@ from conftest import REPO, files_in, relock, replace, tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from patcher import build, manifest
-from patcher.project import Project, Request
+from patcher.build import build, manifest
+from patcher.build.project import Project, Request
 
 SCRIPTS = ("dataparallel.py", "distributed.py")
 SUPPORT = ("support/__init__.py", "support/gpu_list.py")
@@ -57,12 +57,16 @@ def test_out_is_made_with_its_parents(project, patcher):
     assert patcher("check", "--out", "a/b/c").code == 0
 
 
-def test_two_builds_in_two_folders_are_the_same_bytes(project, patcher, tmp_path, process, monkeypatch):
+def test_two_builds_in_two_folders_are_the_same_bytes(
+    project, patcher, tmp_path, process, monkeypatch
+):
     other = tmp_path / "elsewhere" / "deeper"
     shutil.copytree(project, other)
     patcher("apply")
     # Another process, with another seed for hashes, another clock and another locale.
-    process("apply", cwd=other, PYTHONHASHSEED="7", TZ="Asia/Tokyo", LC_ALL="C", SOURCE_DATE_EPOCH="1")
+    process(
+        "apply", cwd=other, PYTHONHASHSEED="7", TZ="Asia/Tokyo", LC_ALL="C", SOURCE_DATE_EPOCH="1"
+    )
     assert tree(project / "build") == tree(other / "build")
 
 
@@ -72,11 +76,20 @@ def test_manifest_says_from_what_and_how_the_build_was_made(project, patcher):
     assert data["series"] == "guide"
     assert data["set"] == ["configurable_gpus.gpus=0-2"]
     assert data["upstream"]["commit"] == "cd12856"
-    assert [patch["name"] for patch in data["patches"]] == ["local_rank_from_env", "reshape_topk", "configurable_gpus"]
+    assert [patch["name"] for patch in data["patches"]] == [
+        "local_rank_from_env",
+        "reshape_topk",
+        "configurable_gpus",
+    ]
     assert data["patches"][2]["options"]["gpus"] == [0, 1, 2]
-    assert data["patches"][1]["hits"] == {"dataparallel.py": {"accuracy": 1}, "distributed.py": {"accuracy": 1}}
+    assert data["patches"][1]["hits"] == {
+        "dataparallel.py": {"accuracy": 1},
+        "distributed.py": {"accuracy": 1},
+    }
     for name in SCRIPTS:
-        assert data["inputs"][f"upstream/{name}"] == manifest.sha256((REPO / "upstream" / name).read_bytes())
+        assert data["inputs"][f"upstream/{name}"] == manifest.sha256(
+            (REPO / "upstream" / name).read_bytes()
+        )
         assert data["outputs"][name] == manifest.sha256((project / "build" / name).read_bytes())
     assert "patches/support/gpu_list.py" in data["inputs"]
     assert str(project) not in (project / "build/manifest.json").read_text()
@@ -92,7 +105,10 @@ def test_every_source_that_decides_on_bytes_is_an_input(fresh):
 
 def test_second_run_changes_nothing(fresh, patcher):
     def state():
-        return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (fresh / "build").rglob("*")}
+        return {
+            path: (path.stat().st_mtime_ns, path.stat().st_ino)
+            for path in (fresh / "build").rglob("*")
+        }
 
     before, folder = state(), (fresh / "build").stat().st_mtime_ns
     result = patcher("apply")
@@ -181,11 +197,15 @@ def test_build_file_edited_by_hand_is_refused_and_untouched(fresh, patcher, seri
     before = tree(fresh)
     result = patcher("apply", "--series", series)
     assert result.code == 1
-    line = (fresh / "build/distributed.py").read_bytes().split(b"\n").index(b"                    default=256,") + 1
+    line = (fresh / "build/distributed.py").read_bytes().split(b"\n").index(
+        b"                    default=256,"
+    ) + 1
     assert "edited by hand" in result.out
     assert REFUSED in result.out
     assert tree(fresh) == before
-    if series == "standard":  # only of the series that the file was built by is it known what stood there
+    if (
+        series == "standard"
+    ):  # only of the series that the file was built by is it known what stood there
         assert f"build/distributed.py:{line}: edited by hand, now 'default=256,'" in result.out
 
 
@@ -278,8 +298,13 @@ def test_folder_in_place_of_a_build_file_is_an_error_and_stays(project, patcher,
     result = patcher(command)
     assert result.code in (1, 2)
     assert "Traceback" not in result.err
-    assert f"build/{name}" in result.out + result.err or (name, command) != ("manifest.json", "apply")
-    assert [path for path in (project / "build").rglob("*") if path.name != "support"] == [project / "build" / name]
+    assert f"build/{name}" in result.out + result.err or (name, command) != (
+        "manifest.json",
+        "apply",
+    )
+    assert [path for path in (project / "build").rglob("*") if path.name != "support"] == [
+        project / "build" / name
+    ]
 
 
 @pytest.mark.parametrize("name", ["patches/extra.py", "upstream/extra.json"])
@@ -307,22 +332,32 @@ def test_stale_patch_in_the_second_file_writes_nothing_and_hides_nothing(fresh, 
         in result.out
     )
     assert "reshape_topk: stale: expected 1 site (1 in accuracy), found 0 sites" in result.out
-    assert "upstream/distributed.py: local_rank_from_env: stale: expected 1 site (1 in <module>)" in result.out
+    assert (
+        "upstream/distributed.py: local_rank_from_env: stale: expected 1 site (1 in <module>)"
+        in result.out
+    )
     assert "nothing was written" in result.out
 
 
 def test_site_once_too_often_is_named_with_both_counts_and_its_line(project, patcher):
-    replace(project / "upstream/distributed.py", b"        return res\n", b"        return res + [res[:1].view(-1)]\n")
+    replace(
+        project / "upstream/distributed.py",
+        b"        return res\n",
+        b"        return res + [res[:1].view(-1)]\n",
+    )
     relock(project)
     result = patcher("apply")
     assert result.code == 1
-    assert "reshape_topk: stale: expected 1 site (1 in accuracy), found 2 sites (2 in accuracy); in accuracy: " in (
-        result.out
+    assert (
+        "reshape_topk: stale: expected 1 site (1 in accuracy), found 2 sites (2 in accuracy); in accuracy: "
+        in (result.out)
     )
     assert not (project / "build").exists()
 
 
-def test_syntax_error_in_the_second_file_writes_nothing_and_is_named_with_the_other_findings(project, patcher):
+def test_syntax_error_in_the_second_file_writes_nothing_and_is_named_with_the_other_findings(
+    project, patcher
+):
     source = (project / "upstream/distributed.py").read_bytes() + b"\nprint 'x'"
     (project / "upstream/distributed.py").write_bytes(source)
     replace(project / "upstream/dataparallel.py", b".view(-1)", b".flatten()")
@@ -338,7 +373,10 @@ def test_patch_that_names_an_unknown_file_is_an_error(project, patcher):
     replace(project / "patches/reshape_topk.py", b'"distributed.py": {', b'"distributed.pyx": {')
     result = patcher("apply")
     assert result.code == 1
-    assert "patches/reshape_topk.py: names a file that is not in upstream/: distributed.pyx" in result.out
+    assert (
+        "patches/reshape_topk.py: names a file that is not in upstream/: distributed.pyx"
+        in result.out
+    )
     assert not (project / "build").exists()
 
 
@@ -367,7 +405,10 @@ def test_patch_that_comes_too_early_is_an_error(project, patcher):
 WATCHED = [
     *(f"build/{name}" for name in FILES),
     *(f"upstream/{name}" for name in (*SCRIPTS, "lock.json")),
-    *(f"patches/{name}.py" for name in ("__init__", "local_rank_from_env", "reshape_topk", "configurable_gpus")),
+    *(
+        f"patches/{name}.py"
+        for name in ("__init__", "local_rank_from_env", "reshape_topk", "configurable_gpus")
+    ),
     *(f"patches/{name}" for name in SUPPORT),
 ]
 
@@ -384,11 +425,17 @@ def complaint(patcher, name: str) -> str:
     result = patcher("check")
     if result.code != 1:
         return f"exit {result.code}: {(result.err or result.out).strip().rpartition(chr(10))[2]}"
-    named = [line for line in result.out.split("\n") if line.startswith((f"error: {name}:", f"warning: {name}:"))]
+    named = [
+        line
+        for line in result.out.split("\n")
+        if line.startswith((f"error: {name}:", f"warning: {name}:"))
+    ]
     return named[0] if len(named) == 1 else f"named {len(named)} times"
 
 
-@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")  # what a flipped bit may well earn
+@pytest.mark.filterwarnings(
+    "ignore::SyntaxWarning", "ignore::DeprecationWarning"
+)  # what a flipped bit may well earn
 @pytest.mark.parametrize("name", WATCHED)
 def test_check_names_the_file_with_a_flipped_byte(fresh, patcher, name):
     size, missed = (fresh / name).stat().st_size, []
@@ -397,14 +444,18 @@ def test_check_names_the_file_with_a_flipped_byte(fresh, patcher, name):
         source = flip(fresh / name, at, number)
         said = complaint(patcher, name)
         if f" {name}:" not in said:
-            missed.append(f"{name}:{source.count(bytes([10]), 0, at) + 1}, byte {at}, bit {number}: {said}")
+            missed.append(
+                f"{name}:{source.count(bytes([10]), 0, at) + 1}, byte {at}, bit {number}: {said}"
+            )
         (fresh / name).write_bytes(source)
     assert not missed, "\n".join(missed)
     assert patcher("check").code == 0
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_check_sees_any_flipped_byte_of_what_is_built_or_vendored(fresh, patcher, data):
     name = data.draw(st.sampled_from([name for name in WATCHED if not name.startswith("patches/")]))
     at = data.draw(st.integers(0, (fresh / name).stat().st_size - 1))
@@ -417,7 +468,9 @@ def test_check_sees_any_flipped_byte_of_what_is_built_or_vendored(fresh, patcher
 def test_manifest_that_was_only_reformatted_is_not_as_apply_wrote_it(fresh, patcher):
     path = fresh / "build/manifest.json"
     path.write_text(json.dumps(json.loads(path.read_bytes())))
-    assert "build/manifest.json: not as `apply` wrote it" in complaint(patcher, "build/manifest.json")
+    assert "build/manifest.json: not as `apply` wrote it" in complaint(
+        patcher, "build/manifest.json"
+    )
     assert patcher("apply").code == 1
     assert patcher("apply", "--overwrite").code == 0
     assert patcher("check").code == 0
@@ -483,8 +536,15 @@ def test_crash_of_a_patch_at_work_is_a_finding_that_names_the_patch(project, pat
     "old, new, says",
     [
         pytest.param(b"def say(", b"def say((", "support/words.py:4:", id="syntax error"),
-        pytest.param(b"text)\n", b"'\xff')\n", "support/words.py:5: cannot parse: not utf-8", id="no text"),
-        pytest.param(b"import base", b"import bass", "support/bass.py: missing, but imported", id="no such module"),
+        pytest.param(
+            b"text)\n", b"'\xff')\n", "support/words.py:5: cannot parse: not utf-8", id="no text"
+        ),
+        pytest.param(
+            b"import base",
+            b"import bass",
+            "support/bass.py: missing, but imported",
+            id="no such module",
+        ),
     ],
 )
 def test_fault_in_a_support_module_is_a_finding_that_names_its_file(toy, patcher, old, new, says):
@@ -501,11 +561,15 @@ def test_support_module_that_a_patch_asks_for_and_that_is_not_there_is_a_finding
     (toy / "patches/support/counts.py").unlink()
     result = patcher("apply")
     assert result.code == 1
-    assert re.search(r"upstream/one\.py.*: counted: stale.*there is no patches/support/counts\.py", result.out)
+    assert re.search(
+        r"upstream/one\.py.*: counted: stale.*there is no patches/support/counts\.py", result.out
+    )
     assert not (toy / "build").exists()
 
 
-def test_upstream_with_a_module_support_is_a_finding_if_the_build_needs_a_folder_of_this_name(toy, patcher):
+def test_upstream_with_a_module_support_is_a_finding_if_the_build_needs_a_folder_of_this_name(
+    toy, patcher
+):
     (toy / "upstream/support.py").write_text("x = 1\n")
     relock(toy)
     result = patcher("apply")
@@ -519,32 +583,44 @@ def test_upstream_with_a_module_support_is_a_finding_if_the_build_needs_a_folder
 # The modules that scripts call
 
 
-REACHED = {"plain": [], "less": ["__init__", "base", "words"], "more": ["__init__", "base", "counts", "words"]}
+REACHED = {
+    "plain": [],
+    "less": ["__init__", "base", "words"],
+    "more": ["__init__", "base", "counts", "words"],
+}
 
 
 @pytest.mark.parametrize("series", REACHED)
 def test_support_holds_the_modules_that_the_series_reaches_word_for_word(toy, patcher, series):
     patcher("apply", "--series", series)
-    found = {name: content for name, content in files_in(toy / "build").items() if name.startswith("support/")}
+    found = {
+        name: content
+        for name, content in files_in(toy / "build").items()
+        if name.startswith("support/")
+    }
     assert list(found) == [f"support/{module}.py" for module in REACHED[series]]
     for name, content in found.items():
         first, _, rest = content.partition(b"\n")
         assert rest == (toy / "patches" / name).read_bytes()
-        expected = (
-            rf"# @generated by patcher from patches/{name}, series {series}, build \w{{12}}: edit patches/, not this\."
-        )
+        expected = rf"# @generated by patcher from patches/{name}, series {series}, build \w{{12}}: edit patches/, not this\."
         assert re.fullmatch(expected, first.decode())
 
 
 def test_script_that_was_built_finds_the_modules_beside_it(toy, patcher, tmp_path, process):
     patcher("apply")
     for script in ("one.py", "two.py"):
-        assert process(args=[toy / "build" / script], cwd=tmp_path).out.endswith("gr\u00fcezi end\n")
+        assert process(args=[toy / "build" / script], cwd=tmp_path).out.endswith(
+            "gr\u00fcezi end\n"
+        )
 
 
 def builds(folder: Path) -> set[str]:
     """Every build that the files in a folder say they are of."""
-    return set(re.findall(r", build ([0-9a-f]{12}): edit", "".join(map(bytes.decode, files_in(folder).values()))))
+    return set(
+        re.findall(
+            r", build ([0-9a-f]{12}): edit", "".join(map(bytes.decode, files_in(folder).values()))
+        )
+    )
 
 
 def test_all_files_name_the_same_build_and_another_one_has_another_name(toy, patcher):
@@ -559,7 +635,11 @@ def test_all_files_name_the_same_build_and_another_one_has_another_name(toy, pat
             file.write(text)
         relock(toy)
         patcher("apply")
-        lines = [content.partition(b"\n")[0] for name, content in files_in(toy / "build").items() if name[-3:] == ".py"]
+        lines = [
+            content.partition(b"\n")[0]
+            for name, content in files_in(toy / "build").items()
+            if name[-3:] == ".py"
+        ]
         assert all(b", build " in line for line in lines)
         (build_,) = builds(toy / "build")
         seen.append(build_)
@@ -583,7 +663,9 @@ def test_support_module_edited_by_hand_is_named_with_its_line_and_kept(toy, patc
     for command in (["check"], ["apply"], ["apply", "--series", "plain"]):
         result = patcher(*command)
         assert result.code == 1
-        assert (says if command[-1] != "plain" else "build/support/words.py: edited by hand") in result.out
+        assert (
+            says if command[-1] != "plain" else "build/support/words.py: edited by hand"
+        ) in result.out
         assert tree(toy) == before
     assert patcher("apply", "--overwrite").code == 0
     assert tree(toy / "build") == fine
@@ -613,7 +695,9 @@ def test_file_in_place_of_the_folder_is_one_finding_and_stays(toy, patcher):
 
 
 @pytest.mark.parametrize("name", ["one.py", "support/words.py", "manifest.json"])
-@pytest.mark.parametrize("make, found", [(Path.mkdir, "a folder"), (os.mkfifo, "a device, pipe or socket")])
+@pytest.mark.parametrize(
+    "make, found", [(Path.mkdir, "a folder"), (os.mkfifo, "a device, pipe or socket")]
+)
 def test_what_is_no_file_in_place_of_one_is_named_as_what_it_is(toy, patcher, name, make, found):
     """T8: it is no hard link, and stays, whatever --overwrite says."""
     patcher("apply")
@@ -652,7 +736,9 @@ def test_lock_file_of_an_editor_does_not_matter(fresh, patcher, folder):
 
 def test_scripts_warnings_are_not_shown_to_whom_builds_it(project, patcher, process):
     # Python warns of this when it compiles; nothing is to stand on stderr when all is well.
-    replace(project / "upstream/distributed.py", b"if args.seed is not None:", b"if args.seed is not 0:")
+    replace(
+        project / "upstream/distributed.py", b"if args.seed is not None:", b"if args.seed is not 0:"
+    )
     relock(project)
     result = process("apply", cwd=project)
     assert (result.code, result.err) == (0, "")

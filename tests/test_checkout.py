@@ -10,8 +10,8 @@ import pytest
 from conftest import REPO, files_in, relock, replace
 from test_sources import in_git, repository
 
-from patcher import build, upstream
-from patcher.project import Project, Request
+from patcher.build import build, upstream
+from patcher.build.project import Project, Request
 
 
 def crlf(root: Path) -> None:
@@ -22,10 +22,18 @@ def crlf(root: Path) -> None:
 
 
 @pytest.mark.parametrize("attributes", [True, False])
-def test_clone_with_crlf_makes_the_same_build(three_patches, pristine_build, process, tmp_path, attributes):
+def test_clone_with_crlf_makes_the_same_build(
+    three_patches, pristine_build, process, tmp_path, attributes
+):
     """T1: `git clone -c core.autocrlf=true`, with the root's .gitattributes and with none at all."""
-    tracked = {name: content for name, content in files_in(three_patches).items() if "__pycache__" not in name}
-    tracked |= {f"patcher/{path.name}": path.read_bytes() for path in (REPO / "patcher").glob("*.py")}
+    tracked = {
+        name: content
+        for name, content in files_in(three_patches).items()
+        if "__pycache__" not in name
+    }
+    tracked |= {
+        f"patcher/{path.name}": path.read_bytes() for path in (REPO / "patcher").glob("*.py")
+    }
     if attributes:
         tracked[".gitattributes"] = (REPO / ".gitattributes").read_bytes()
     else:
@@ -33,11 +41,13 @@ def test_clone_with_crlf_makes_the_same_build(three_patches, pristine_build, pro
     source, clone = repository(tmp_path / "source", tracked), tmp_path / "clone"
     command = ["git", "clone", "--quiet", "-c", "core.autocrlf=true", str(source), str(clone)]
     subprocess.run(command, check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
-    for name in ("patches/support/gpu_list.py", "patcher/build.py", "upstream/distributed.py"):
+    for name in ("patches/support/gpu_list.py", "patcher/build/build.py", "upstream/distributed.py"):
         assert (b"\r\n" in (clone / name).read_bytes()) is not attributes
     assert in_git(clone, "status", "--porcelain") == ""
     assert process("apply", cwd=clone, PYTHONPATH=str(clone)).code == 0
-    assert files_in(clone / "build") == files_in(pristine_build)  # with the manifest, in which the hashes are
+    assert files_in(clone / "build") == files_in(
+        pristine_build
+    )  # with the manifest, in which the hashes are
     assert process("check", cwd=clone, PYTHONPATH=str(clone)).code == 0
 
 
@@ -79,7 +89,9 @@ def test_vendor_judges_and_writes_in_a_crlf_checkout(small_project, patcher, tmp
     assert "holds these scripts already" in patcher("vendor", arrived).out
     result = patcher("vendor", arrived, "--write")
     assert result.code == 0
-    assert (small_project / "upstream/distributed.py").read_bytes() == (arrived / "distributed.py").read_bytes()
+    assert (small_project / "upstream/distributed.py").read_bytes() == (
+        arrived / "distributed.py"
+    ).read_bytes()
 
 
 def test_stale_patch_on_the_pinned_upstream_is_not_told_to_follow_upstream(small_project, patcher):
@@ -89,11 +101,14 @@ def test_stale_patch_on_the_pinned_upstream_is_not_told_to_follow_upstream(small
     assert result.code == 1
     assert "Adapt patches/" not in result.out
     assert (
-        "  upstream/distributed.py is as it was taken in: see what has changed in patches/ and patcher/" in result.out
+        "  upstream/distributed.py is as it was taken in: see what has changed in patches/ and patcher/"
+        in result.out
     )
 
 
-def test_patch_that_was_stale_when_upstream_was_taken_in_has_to_follow_it(small_project, patcher, tmp_path):
+def test_patch_that_was_stale_when_upstream_was_taken_in_has_to_follow_it(
+    small_project, patcher, tmp_path
+):
     """T1: the lock names the patches that were accepted as stale, until a text is taken in on which they are clean."""
     pristine = shutil.copytree(small_project / "upstream", tmp_path / "pristine")
     new = shutil.copytree(pristine, tmp_path / "new")

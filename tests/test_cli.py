@@ -17,7 +17,7 @@ from conftest import REPO, apply_and_export, environment, files_in, relock, repl
 
 import patcher as package
 from patcher import cli, commands, report
-from patcher.problem import Problem
+from patcher.core.problem import Problem
 
 SCRIPTS = ("dataparallel.py", "distributed.py")
 COMMANDS = {"apply": [], "check": [], "diff": [], "list": [], "export": ["out"]}
@@ -64,7 +64,10 @@ SITUATIONS = {  # what is done to a project with a fresh build; then apply, chec
         lambda root: replace(root / "build/distributed.py", b"default=3200", b"default=32"),
         (1, 1, 1, 0, 0),
     ),
-    "edited manifest": (lambda root: replace(root / "build/manifest.json", b"cd12856", b"cd12857"), (1, 1, 1, 0, 0)),
+    "edited manifest": (
+        lambda root: replace(root / "build/manifest.json", b"cd12856", b"cd12857"),
+        (1, 1, 1, 0, 0),
+    ),
     "edited patch": (
         lambda root: replace(root / "patches/__init__.py", b'{"fallback": True}', b"{}"),
         (0, 1, 1, 0, 0),
@@ -74,11 +77,15 @@ SITUATIONS = {  # what is done to a project with a fresh build; then apply, chec
     "damaged lock": (lambda root: (root / "upstream/lock.json").write_text("{"), (1, 1, 1, 1, 1)),
     "no lock": (lambda root: (root / "upstream/lock.json").unlink(), (2, 2, 2, 2, 2)),
     "crash in a patch": (
-        lambda root: replace(root / "patches/reshape_topk.py", b"import libcst", b"import nosuch\nimport libcst"),
+        lambda root: replace(
+            root / "patches/reshape_topk.py", b"import libcst", b"import nosuch\nimport libcst"
+        ),
         (1, 1, 1, 1, 1),
     ),
     "syntax error in a patch": (
-        lambda root: replace(root / "patches/reshape_topk.py", b"class ReshapeTopK", b"class ReshapeTopK("),
+        lambda root: replace(
+            root / "patches/reshape_topk.py", b"class ReshapeTopK", b"class ReshapeTopK("
+        ),
         (1, 1, 1, 1, 1),
     ),
     "crash in the series": (
@@ -111,7 +118,10 @@ BAD_USAGE = [
     (["--series", "fast"], "there is no series 'fast'; there are: guide, standard"),
     (["--set", "nosuch.x=1"], "'nosuch'"),
     (["--set", "nosuch.x=1"], "local_rank_from_env, reshape_topk, configurable_gpus"),
-    (["--set", "configurable_gpus.cards=1"], "configurable_gpus has no option 'cards'; it has: gpus"),
+    (
+        ["--set", "configurable_gpus.cards=1"],
+        "configurable_gpus has no option 'cards'; it has: gpus",
+    ),
     (["--set", "reshape_topk.x=1"], "reshape_topk has no option 'x'; it has none"),
     (["--set", "configurable_gpus.gpus=all"], "expected GPU ids such as 0,2 or 0-3,7, found 'all'"),
     (["--set", "local_rank_from_env.fallback=maybe"], "expected true or false, found 'maybe'"),
@@ -126,7 +136,12 @@ BAD_USAGE = [
 
 @pytest.mark.parametrize(
     "command, arguments, says",
-    [(c, *usage) for c in COMMANDS for usage in BAD_USAGE if c != "list" or "--set" not in usage[0]],
+    [
+        (c, *usage)
+        for c in COMMANDS
+        for usage in BAD_USAGE
+        if c != "list" or "--set" not in usage[0]
+    ],
 )
 def test_bad_usage_ends_in_2_and_lists_what_is_right(fresh, patcher, command, arguments, says):
     result = patcher(command, *COMMANDS[command], *arguments)
@@ -147,10 +162,15 @@ def test_no_or_an_unknown_command_ends_in_2_and_lists_the_commands(patcher, argu
 def test_unknown_patch_in_diff_lists_those_of_the_series(fresh, patcher):
     result = patcher("diff", "reshape")
     assert (result.code, result.out) == (2, "")
-    assert "has no patch 'reshape'; it has: local_rank_from_env, reshape_topk, configurable_gpus" in result.err
+    assert (
+        "has no patch 'reshape'; it has: local_rank_from_env, reshape_topk, configurable_gpus"
+        in result.err
+    )
 
 
-@pytest.mark.parametrize("out", ["upstream", "patches", "upstream/build", "patches/support", "x/../upstream"])
+@pytest.mark.parametrize(
+    "out", ["upstream", "patches", "upstream/build", "patches/support", "x/../upstream"]
+)
 @pytest.mark.parametrize("command", ["apply --out", "export"])
 def test_sources_are_never_written_into(project, patcher, command, out):
     before = sorted(path for path in project.rglob("*"))
@@ -185,9 +205,14 @@ def said(result, form: str) -> list[tuple]:
     """(file, line, message, hint) of each finding, in whichever form it is printed."""
     both = result.out + result.err
     if form == "json":
-        return [tuple(p[key] for key in ("file", "line", "message", "hint")) for p in json.loads(both)["problems"]]
+        return [
+            tuple(p[key] for key in ("file", "line", "message", "hint"))
+            for p in json.loads(both)["problems"]
+        ]
     if form == "github":
-        found = re.findall(r"^::error file=([^,]*),line=(\d+),title=patcher::(.*?)%0A(.*)", both, flags=re.M)
+        found = re.findall(
+            r"^::error file=([^,]*),line=(\d+),title=patcher::(.*?)%0A(.*)", both, flags=re.M
+        )
         return [(file, int(line), message, hint) for file, line, message, hint in found]
     found = re.findall(r"^error: ([^:]*):(\d+): (.*)\n  (.*)", both, flags=re.M)
     return [(file, int(line), message, hint) for file, line, message, hint in found]
@@ -233,8 +258,13 @@ def test_obsolete_patch_is_advice_for_apply_and_a_finding_for_check(project, pat
     obsolete(project)
     result = patcher("apply")
     assert result.code == 0
-    assert "warning: upstream/distributed.py: reshape_topk: obsolete: upstream has this edit now" in result.out
-    line = (project / "patches/__init__.py").read_text().split("\n").index('    "reshape_topk": {},') + 1
+    assert (
+        "warning: upstream/distributed.py: reshape_topk: obsolete: upstream has this edit now"
+        in result.out
+    )
+    line = (project / "patches/__init__.py").read_text().split("\n").index(
+        '    "reshape_topk": {},'
+    ) + 1
     advice = "  Delete patches/reshape_topk.py and, of the series:\n"
     assert f'{advice}  - patches/__init__.py:{line}: "reshape_topk": {{}},\n' in result.out
     assert b"reshape(-1)" in (project / "build/distributed.py").read_bytes()
@@ -275,7 +305,10 @@ def test_diff_of_a_stale_patch_shows_no_hunk_of_another(project, patcher):
     stale(project)
     result = patcher("diff", "reshape_topk")
     assert result.code == 1
-    assert re.findall("^[+-]{3} .*", result.out, flags=re.M) == ["--- a/dataparallel.py", "+++ b/dataparallel.py"]
+    assert re.findall("^[+-]{3} .*", result.out, flags=re.M) == [
+        "--- a/dataparallel.py",
+        "+++ b/dataparallel.py",
+    ]
     assert len(re.findall("^[+-] ", result.out, flags=re.M)) == 2
     result = patcher("diff", "reshape_topk", "--format", "json")
     assert json.loads(result.out)["diff"].count("@@ ") == 1
@@ -306,7 +339,10 @@ def test_last_of_two_settings_of_one_option_wins(project, patcher):
 
 
 def test_order_of_settings_of_different_options_does_not_matter(project, patcher):
-    settings = ["--set", "configurable_gpus.gpus=2"], ["--set", "local_rank_from_env.fallback=false"]
+    settings = (
+        ["--set", "configurable_gpus.gpus=2"],
+        ["--set", "local_rank_from_env.fallback=false"],
+    )
     patcher("apply", *settings[0], *settings[1])
     assert "nothing to do" in patcher("apply", *settings[1], *settings[0]).out
 
@@ -322,7 +358,10 @@ def test_check_and_diff_take_the_series_that_the_build_was_made_by(project, patc
     assert patcher(command).code == 0
     result = patcher(command, "--series", "guide")
     assert result.code == 1
-    assert "built as series guide --set configurable_gpus.gpus=1, not as series guide" in result.out + result.err
+    assert (
+        "built as series guide --set configurable_gpus.gpus=1, not as series guide"
+        in result.out + result.err
+    )
 
 
 def test_root_may_be_elsewhere_and_relative(fresh, patcher, monkeypatch):
@@ -337,8 +376,9 @@ def test_patch_that_cannot_be_imported_is_named_from_a_relative_root_too(project
     line = (project / "patches/reshape_topk.py").read_bytes().count(b"\n")
     result = patcher("apply", "--root", root)
     assert result.code == 1
-    assert f"error: patches/reshape_topk.py:{line}: cannot import: ModuleNotFoundError: No module named 'nosuch'" in (
-        result.out
+    assert (
+        f"error: patches/reshape_topk.py:{line}: cannot import: ModuleNotFoundError: No module named 'nosuch'"
+        in (result.out)
     )
 
 
@@ -357,9 +397,14 @@ def test_project_is_searched_upwards_and_named(fresh, patcher, monkeypatch):
     """T9: a sub-folder works on the project around it, and on its build; the package's own is not meant."""
     (fresh / "docs/more").mkdir(parents=True)
     monkeypatch.chdir(fresh / "docs/more")
-    assert patcher("check").out == f"project {fresh}\n../../build: is what apply would write, series standard\n"
+    assert (
+        patcher("check").out
+        == f"project {fresh}\n../../build: is what apply would write, series standard\n"
+    )
     assert json.loads(patcher("check", "--format", "json").out)["root"] == str(fresh)
-    assert f"::notice title=patcher::project {fresh}\n" in patcher("check", "--format", "github").out
+    assert (
+        f"::notice title=patcher::project {fresh}\n" in patcher("check", "--format", "github").out
+    )
     replace(fresh / "build/distributed.py", b"default=3200", b"default=32")
     result = patcher("check")
     assert result.out.startswith(f"project {fresh}\n")
@@ -394,12 +439,19 @@ def test_diff_with_names_shows_only_what_these_patches_do(fresh, patcher):
 def test_list_shows_every_patch_with_series_state_and_sites(project, patcher):
     stale(project)
     result = patcher("list")
-    rows = {line.split()[0]: line for line in result.out.splitlines() if not line.startswith(("error", " "))}
+    rows = {
+        line.split()[0]: line
+        for line in result.out.splitlines()
+        if not line.startswith(("error", " "))
+    }
     assert set(rows) == {"patch", "local_rank_from_env", "reshape_topk", "configurable_gpus"}
     assert re.search(
-        r"guide, standard +stale +distributed.py: accuracy; dataparallel.py: accuracy", rows["reshape_topk"]
+        r"guide, standard +stale +distributed.py: accuracy; dataparallel.py: accuracy",
+        rows["reshape_topk"],
     )
-    assert re.search(r"guide, standard +clean +distributed.py: <module>", rows["local_rank_from_env"])
+    assert re.search(
+        r"guide, standard +clean +distributed.py: <module>", rows["local_rank_from_env"]
+    )
 
 
 def test_list_in_markdown_is_a_table_of_every_patch(project, patcher):
@@ -452,7 +504,10 @@ def test_examples_in_the_help_work(project, patcher):
     "command, situation",
     [
         *((command, "stale") for command in COMMANDS),
-        *(("check", situation) for situation in ("fine", "edited build", "crash in a patch", "unparsable upstream")),
+        *(
+            ("check", situation)
+            for situation in ("fine", "edited build", "crash in a patch", "unparsable upstream")
+        ),
         ("apply", "unparsable upstream"),
     ],
 )
@@ -502,7 +557,9 @@ def test_json_of_bad_usage_is_json_too(project, patcher):
 
 def test_github_annotations_name_file_and_line(fresh, patcher):
     replace(fresh / "build/distributed.py", b"default=3200,", b"default=32,")
-    line = (fresh / "build/distributed.py").read_bytes().split(b"\n").index(b"                    default=32,") + 1
+    line = (fresh / "build/distributed.py").read_bytes().split(b"\n").index(
+        b"                    default=32,"
+    ) + 1
     result = patcher("check", "--format", "github")
     assert result.code == 1
     assert result.err == ""
@@ -515,13 +572,17 @@ def test_github_annotations_name_file_and_line(fresh, patcher):
 def test_github_annotation_of_an_obsolete_patch_is_a_warning(project, patcher):
     obsolete(project)
     result = patcher("apply", "--format", "github")
-    assert result.out.startswith("::warning file=upstream/dataparallel.py,title=patcher::reshape_topk: obsolete")
+    assert result.out.startswith(
+        "::warning file=upstream/dataparallel.py,title=patcher::reshape_topk: obsolete"
+    )
     assert result.out.splitlines()[-1].startswith("::notice title=patcher::build: wrote ")
 
 
 def test_github_annotations_escape_what_would_end_them():
     problem = Problem("50 %\r\nof: a, b", file="a,b:c%.py", line=3, column=7, hint="next\nline")
-    assert list(report.github(report.Report("check", "s", problems=[problem], summary="1 %\n2"))) == [
+    assert list(
+        report.github(report.Report("check", "s", problems=[problem], summary="1 %\n2"))
+    ) == [
         "::error file=a%2Cb%3Ac%25.py,line=3,col=7,title=patcher::50 %25%0D%0Aof: a, b%0Anext%0Aline",
         "::notice title=patcher::1 %25%0A2",
     ]
@@ -571,7 +632,9 @@ def test_reader_that_goes_away_ends_the_run_without_a_traceback(fresh, command):
 
 
 def test_finding_that_the_terminal_cannot_show_is_no_crash(fresh, process):
-    replace(fresh / "upstream/distributed.py", b"default=3200,", "default=3200,  # \N{SNOWMAN}".encode())
+    replace(
+        fresh / "upstream/distributed.py", b"default=3200,", "default=3200,  # \N{SNOWMAN}".encode()
+    )
     result = process("check", cwd=fresh, PYTHONIOENCODING="ascii")
     assert (result.code, result.err) == (1, "")
     assert "upstream/distributed.py:" in result.out
@@ -630,11 +693,19 @@ def test_terminal_without_rich_gets_plain_text(fresh, process, tmp_path):
     (tmp_path / "shadow").mkdir()
     (tmp_path / "shadow/rich.py").write_text("raise ImportError('not installed')\n")
     stale(fresh)
-    code, text = on_terminal("check", cwd=fresh, PYTHONPATH=f"{tmp_path / 'shadow'}{os.pathsep}{REPO}")
+    code, text = on_terminal(
+        "check", cwd=fresh, PYTHONPATH=f"{tmp_path / 'shadow'}{os.pathsep}{REPO}"
+    )
     assert (code, text) == (1, process("check", cwd=fresh).out)
 
 
-OUTPUT = {**COMMANDS, "vendor": ["upstream"], "rewrite": ["upstream"], "check --format json": [], "--help": []}
+OUTPUT = {
+    **COMMANDS,
+    "vendor": ["upstream"],
+    "rewrite": ["upstream"],
+    "check --format json": [],
+    "--help": [],
+}
 
 
 @pytest.mark.parametrize("command", OUTPUT)
@@ -648,7 +719,9 @@ def test_stdout_that_takes_nothing_is_said_in_one_line(fresh, capsys, monkeypatc
 
 
 @pytest.mark.parametrize("unbuffered", ["1", None])
-@pytest.mark.parametrize("redirect, status", [(">/dev/full", 2), (">&-", 2), (">/dev/full 2>&1", 2), ("2>&-", 0)])
+@pytest.mark.parametrize(
+    "redirect, status", [(">/dev/full", 2), (">&-", 2), (">/dev/full 2>&1", 2), ("2>&-", 0)]
+)
 def test_process_without_a_stream_ends_in_silence(fresh, redirect, status, unbuffered):
     """T7: neither Python's own words at its exit, nor its status 120; without stderr all is well."""
     env = environment(PYTHONUNBUFFERED=unbuffered)
@@ -680,14 +753,32 @@ def imported(process, *argv, cwd) -> set[str]:
 @pytest.mark.parametrize("command", ["apply", "check"])
 def test_run_with_nothing_to_do_imports_little(fresh, process, command):
     modules = imported(process, command, cwd=fresh)
-    assert {"patcher.cli", "patcher.manifest", "patches"} <= modules
-    assert modules & {"libcst", "rich", "torch", "patcher.engine", "patcher.patch", "patches.reshape_topk"} == set()
+    assert {"patcher.cli", "patcher.build.manifest", "patches"} <= modules
+    assert (
+        modules
+        & {
+            "libcst",
+            "rich",
+            "torch",
+            "patcher.core.engine",
+            "patcher.core.patch",
+            "patches.reshape_topk",
+        }
+        == set()
+    )
 
 
 def test_apply_that_renders_imports_no_torch_and_no_codemod_machinery(project, process):
     modules = imported(process, "apply", cwd=project)
-    assert {"libcst", "patcher.engine", "patches.configurable_gpus", "patches.support.gpu_list"} <= modules
-    assert modules & {"torch", "patches.support.devices", "libcst.codemod", "libcst.matchers"} == set()
+    assert {
+        "libcst",
+        "patcher.core.engine",
+        "patches.configurable_gpus",
+        "patches.support.gpu_list",
+    } <= modules
+    assert (
+        modules & {"torch", "patches.support.devices", "libcst.codemod", "libcst.matchers"} == set()
+    )
 
 
 # Diffs and exported patches in other tools' hands
@@ -712,7 +803,9 @@ def variant(three_patches, tmp_path_factory):
         for folder in ("upstream", "patches"):
             shutil.copytree(three_patches / folder, root / folder)
         for script in SCRIPTS:
-            (root / "upstream" / script).write_bytes(VARIANTS[name]((root / "upstream" / script).read_bytes()))
+            (root / "upstream" / script).write_bytes(
+                VARIANTS[name]((root / "upstream" / script).read_bytes())
+            )
         relock(root)
         apply_and_export(root, series)
         return root
@@ -728,7 +821,11 @@ def without_first_line(source: bytes) -> bytes:
 
 def built(root: Path) -> dict[str, bytes]:
     """The scripts of the build, and the modules that they import."""
-    return {name: content for name, content in files_in(root / "build").items() if name != "manifest.json"}
+    return {
+        name: content
+        for name, content in files_in(root / "build").items()
+        if name != "manifest.json"
+    }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -746,7 +843,9 @@ def test_exported_patches_give_the_bytes_of_the_build(variant, tmp_path, series,
     for patch in patches if with_ != "quilt push -a" else []:
         tool(*with_.split(), cwd=tmp_path, stdin=patch.read_bytes())
     # All of them: what a tool was unsure about it would have left beside them, as .orig or .rej.
-    assert files_in(tmp_path) == {name: without_first_line(content) for name, content in built(root).items()}
+    assert files_in(tmp_path) == {
+        name: without_first_line(content) for name, content in built(root).items()
+    }
 
 
 @pytest.mark.parametrize("with_", ["git apply", "patch -p1"])
@@ -806,4 +905,6 @@ def test_nothing_is_exported_where_something_is_wrong(fresh, patcher, situation)
 def test_obsolete_patch_is_not_exported(project, patcher):
     obsolete(project)
     assert patcher("export", "out").code == 0
-    assert (project / "out/series").read_text() == "local_rank_from_env.patch\nconfigurable_gpus.patch\n"
+    assert (
+        project / "out/series"
+    ).read_text() == "local_rank_from_env.patch\nconfigurable_gpus.patch\n"

@@ -8,8 +8,8 @@ from conftest import REPO, replace
 from libcst.codemod import CodemodContext, CodemodTest, SkipFile
 
 import patcher.codemod
-from patcher.engine import render
-from patcher.project import Project, Request
+from patcher.build.project import Project, Request
+from patcher.core.engine import render
 
 
 class ReshapeTopKTest(CodemodTest):
@@ -22,7 +22,9 @@ class ReshapeTopKTest(CodemodTest):
 
     def test_any_number_of_sites_is_edited(self):
         # These are not our scripts: nobody has stated how many there are.
-        self.assertCodemod("a[:1].view(-1)\nb[:2].view(-1)\n", "a[:1].reshape(-1)\nb[:2].reshape(-1)\n")
+        self.assertCodemod(
+            "a[:1].view(-1)\nb[:2].view(-1)\n", "a[:1].reshape(-1)\nb[:2].reshape(-1)\n"
+        )
 
     def test_look_alike_is_left_and_said_to_be_nothing_to_edit(self):
         source = "t = target.view(1, -1)\n"
@@ -42,7 +44,9 @@ class GuideTest(CodemodTest):
         )
 
     def test_options_are_set_as_on_the_command_line_of_patcher(self):
-        self.assertCodemod("gpus = [0, 1]\n", "gpus = [2, 3]\n", sets=["configurable_gpus.gpus=2-3"])
+        self.assertCodemod(
+            "gpus = [0, 1]\n", "gpus = [2, 3]\n", sets=["configurable_gpus.gpus=2-3"]
+        )
 
 
 @pytest.mark.parametrize("series", ["guide", "standard"])
@@ -55,7 +59,9 @@ def test_command_of_a_series_makes_what_the_engine_makes(series, script):
     assert command.transform_module(libcst.parse_module(source)).bytes == expected
 
 
-@pytest.mark.parametrize("name", ["ReshapeTopK", "LocalRankFromEnv", "ConfigurableGpus", "guide", "standard"])
+@pytest.mark.parametrize(
+    "name", ["ReshapeTopK", "LocalRankFromEnv", "ConfigurableGpus", "guide", "standard"]
+)
 def test_command_has_a_description(name):
     assert getattr(patcher.codemod, name).DESCRIPTION.endswith(".")
 
@@ -74,12 +80,12 @@ def test_one_command_counts_each_module_on_its_own():
 def optional():
     """The command `configurable_gpus` with the option by which the script calls a support module."""
     context = CodemodContext()
-    return context, patcher.codemod.ConfigurableGpus(context, sets=["configurable_gpus.optional=true"])
+    return context, patcher.codemod.ConfigurableGpus(
+        context, sets=["configurable_gpus.optional=true"]
+    )
 
 
-SCRIPT = (
-    "import torch\np.add_argument('-x')\n\n\ndef main():\n    a = p.parse_args()\n    gpus = [0, 1]\n    go(gpus)\n"
-)
+SCRIPT = "import torch\np.add_argument('-x')\n\n\ndef main():\n    a = p.parse_args()\n    gpus = [0, 1]\n    go(gpus)\n"
 
 
 def test_script_that_calls_a_support_module_is_said_to_need_the_folder(optional):
@@ -87,7 +93,9 @@ def test_script_that_calls_a_support_module_is_said_to_need_the_folder(optional)
     edited = command.transform_module(libcst.parse_module(SCRIPT)).code
     assert "from support import gpu_list" in edited
     assert "gpu_list.select_gpus(a.gpus, p" in edited
-    assert context.warnings == ["imports support: copy patches/support/ to the folder of the script"]
+    assert context.warnings == [
+        "imports support: copy patches/support/ to the folder of the script"
+    ]
 
 
 def test_script_that_a_patch_refuses_is_skipped_with_the_reason(optional):

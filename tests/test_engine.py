@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from patcher import Patch, syntax
-from patcher.engine import Printer, Verdict, apply_once, mark, parse, render
-from patcher.places import Place
-from patcher.problem import Problem
+from patcher import Patch
+from patcher.core.engine import Printer, Verdict, apply_once, mark, parse, render
+from patcher.core.problem import Problem
+from patcher.tree import syntax
+from patcher.tree.places import Place
 
 
 def calls_new(self, node):
@@ -23,7 +24,11 @@ def calls_new(self, node):
 
 
 def call_new(self, original, updated):
-    return updated.with_changes(func=cst.Name("new")) if syntax.is_name(updated.func, "old") else updated
+    return (
+        updated.with_changes(func=cst.Name("new"))
+        if syntax.is_name(updated.func, "old")
+        else updated
+    )
 
 
 def modernise(sites=MappingProxyType({"f": 1}), **attributes) -> Patch:
@@ -63,10 +68,19 @@ def test_no_hit_and_done_before_is_obsolete():
 @pytest.mark.parametrize(
     "source, sites, found, line, detail",
     [
-        pytest.param("x = 1\n\n\ndef f():\n    pass\n", {"f": 1}, {}, 4, "nothing to edit in f", id="nothing there"),
+        pytest.param(
+            "x = 1\n\n\ndef f():\n    pass\n",
+            {"f": 1},
+            {},
+            4,
+            "nothing to edit in f",
+            id="nothing there",
+        ),
         pytest.param("x = 1\n", {"f": 1}, {}, 0, "there is no function f", id="no such function"),
         pytest.param("", {"f": 1}, {}, 0, "there is no function f", id="empty file"),
-        pytest.param("# old()\n", {"f": 1}, {}, 0, "there is no function f", id="only in a comment"),
+        pytest.param(
+            "# old()\n", {"f": 1}, {}, 0, "there is no function f", id="only in a comment"
+        ),
         pytest.param(
             "def f():\n    return 'old()'  # old()\n",
             {"f": 1},
@@ -75,22 +89,60 @@ def test_no_hit_and_done_before_is_obsolete():
             "nothing to edit in f",
             id="only in a string and a comment",
         ),
-        pytest.param("def f():\n    gold()\n", {"f": 1}, {}, 1, "nothing to edit in f", id="another name"),
-        pytest.param("\ndef g():\n    old(1)\n", {"f": 1}, {"g": 1}, 3, "in g: old(1)", id="wrong function"),
         pytest.param(
-            F + "\ndef g():\n    x = old(2)\n", {"f": 1}, {"f": 1, "g": 1}, 5, "in g: old(2)", id="in one more function"
+            "def f():\n    gold()\n", {"f": 1}, {}, 1, "nothing to edit in f", id="another name"
         ),
-        pytest.param("def f():\n    old()\n    old()\n", {"f": 1}, {"f": 2}, 2, "in f: old()", id="once too often"),
+        pytest.param(
+            "\ndef g():\n    old(1)\n", {"f": 1}, {"g": 1}, 3, "in g: old(1)", id="wrong function"
+        ),
+        pytest.param(
+            F + "\ndef g():\n    x = old(2)\n",
+            {"f": 1},
+            {"f": 1, "g": 1},
+            5,
+            "in g: old(2)",
+            id="in one more function",
+        ),
+        pytest.param(
+            "def f():\n    old()\n    old()\n",
+            {"f": 1},
+            {"f": 2},
+            2,
+            "in f: old()",
+            id="once too often",
+        ),
         pytest.param(F, {"f": 2}, {"f": 1}, 1, "nothing to edit in f", id="once too few"),
         pytest.param(
-            F + "def g():\n    pass\n", {"f": 1, "g": 1}, {"f": 1}, 3, "nothing to edit in g", id="one of two functions"
+            F + "def g():\n    pass\n",
+            {"f": 1, "g": 1},
+            {"f": 1},
+            3,
+            "nothing to edit in g",
+            id="one of two functions",
         ),
-        pytest.param("old()\n" + F, {"f": 1}, {"<module>": 1, "f": 1}, 1, "in <module>: old()", id="outside too"),
         pytest.param(
-            "class A:\n    def f(self):\n        old()\n", {"f": 1}, {"A.f": 1}, 3, "in A.f: old()", id="a method"
+            "old()\n" + F,
+            {"f": 1},
+            {"<module>": 1, "f": 1},
+            1,
+            "in <module>: old()",
+            id="outside too",
         ),
         pytest.param(
-            "if True:\n    def f():\n        pass\n", {"f": 1}, {}, 2, "nothing to edit in f", id="function in an if"
+            "class A:\n    def f(self):\n        old()\n",
+            {"f": 1},
+            {"A.f": 1},
+            3,
+            "in A.f: old()",
+            id="a method",
+        ),
+        pytest.param(
+            "if True:\n    def f():\n        pass\n",
+            {"f": 1},
+            {},
+            2,
+            "nothing to edit in f",
+            id="function in an if",
         ),
     ],
 )
@@ -103,7 +155,11 @@ def test_any_other_count_is_stale_and_says_where(source, sites, found, line, det
 
 def test_missing_site_outside_any_function_is_stale_and_says_so():
     outcome, _ = judge("x = 1\n", modernise({"<module>": 1}))
-    assert (outcome.verdict, outcome.expected, outcome.found) == (Verdict.STALE, {"<module>": 1}, {})
+    assert (outcome.verdict, outcome.expected, outcome.found) == (
+        Verdict.STALE,
+        {"<module>": 1},
+        {},
+    )
     assert "<module>" in outcome.detail
 
 
@@ -116,12 +172,18 @@ def test_half_patched_file_is_stale_even_where_the_count_fits():
 
 def test_half_patched_file_with_a_hit_too_few_is_stale_with_both_counts():
     outcome, _ = judge("def f():\n    new()\n\ndef g():\n    old()\n", modernise({"f": 1, "g": 1}))
-    assert (outcome.verdict, outcome.expected, outcome.found) == (Verdict.STALE, {"f": 1, "g": 1}, {"g": 1})
+    assert (outcome.verdict, outcome.expected, outcome.found) == (
+        Verdict.STALE,
+        {"f": 1, "g": 1},
+        {"g": 1},
+    )
 
 
 def test_patch_that_finds_its_own_result_is_stale():
     def wrap(self, original, updated):
-        return cst.parse_expression("new(old())") if syntax.is_name(updated.func, "old") else updated
+        return (
+            cst.parse_expression("new(old())") if syntax.is_name(updated.func, "old") else updated
+        )
 
     outcome, after = judge(F, modernise(leave_Call=wrap))
     assert outcome.verdict is Verdict.STALE
@@ -143,11 +205,19 @@ def test_patch_with_a_needle_too_few_is_stale_rather_than_trusted():
 
 def test_every_patch_is_judged_although_the_first_is_stale():
     def other(self, original, updated):
-        return updated.with_changes(func=cst.Name("new")) if syntax.is_name(updated.func, "gone") else updated
+        return (
+            updated.with_changes(func=cst.Name("new"))
+            if syntax.is_name(updated.func, "gone")
+            else updated
+        )
 
     gone = modernise(needles=(b"gone", b"new"), leave_Call=other)
     rendered = render("f.py", F.encode(), [gone, modernise(), gone])
-    assert [outcome.verdict for outcome in rendered.outcomes] == [Verdict.STALE, Verdict.CLEAN, Verdict.OBSOLETE]
+    assert [outcome.verdict for outcome in rendered.outcomes] == [
+        Verdict.STALE,
+        Verdict.CLEAN,
+        Verdict.OBSOLETE,
+    ]
     assert rendered.stale
     assert rendered.before == F.encode()
 
@@ -159,7 +229,11 @@ def test_patch_can_be_derived_from_another_patch():
 
 def test_file_that_no_patch_names_is_returned_as_it_is():
     rendered = render("g.py", b"old()\r\n\x0c", [modernise()])
-    assert (rendered.before, rendered.after, rendered.outcomes) == (b"old()\r\n\x0c", b"old()\r\n\x0c", ())
+    assert (rendered.before, rendered.after, rendered.outcomes) == (
+        b"old()\r\n\x0c",
+        b"old()\r\n\x0c",
+        (),
+    )
 
 
 def test_patch_given_to_two_files_counts_each_on_its_own():
@@ -187,7 +261,9 @@ def test_result_that_does_not_compile_is_a_problem_that_blames_no_upstream():
 
 # Bytes
 
-BODY = b"def f():\n    a = 1 ;  b=2  \n    # untouched\n\n    old( 1,2 )  # why\n\n\nc = ( 3 ,\n  4)\n"
+BODY = (
+    b"def f():\n    a = 1 ;  b=2  \n    # untouched\n\n    old( 1,2 )  # why\n\n\nc = ( 3 ,\n  4)\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -195,22 +271,34 @@ BODY = b"def f():\n    a = 1 ;  b=2  \n    # untouched\n\n    old( 1,2 )  # why\
     [
         pytest.param(BODY, id="plain"),
         pytest.param(BODY.replace(b"\n", b"\r\n"), id="crlf"),
-        pytest.param(BODY.replace(b"\n", b"\r\n").removesuffix(b"\r\n"), id="crlf, no final newline"),
+        pytest.param(
+            BODY.replace(b"\n", b"\r\n").removesuffix(b"\r\n"), id="crlf, no final newline"
+        ),
         pytest.param(b"\xef\xbb\xbf" + BODY, id="bom"),
-        pytest.param(b"\xef\xbb\xbf# coding: utf-8\r\n" + BODY.replace(b"\n", b"\r\n"), id="bom, cookie, crlf"),
+        pytest.param(
+            b"\xef\xbb\xbf# coding: utf-8\r\n" + BODY.replace(b"\n", b"\r\n"),
+            id="bom, cookie, crlf",
+        ),
         pytest.param(BODY.removesuffix(b"\n"), id="no final newline"),
         pytest.param(BODY + b"\n\n\n", id="blank lines at the end"),
         pytest.param(BODY.removesuffix(b"\n") + b"\r", id="lone cr at the end"),
         pytest.param(BODY + b"# end", id="comment without newline at the end"),
         pytest.param(BODY.replace(b"    ", b"\t"), id="tabs"),
         pytest.param(BODY.replace(b"    ", b"  "), id="two spaces"),
-        pytest.param(b"# -*- coding: latin-1 -*-\n" + BODY.replace(b"untouched", b"\xe4\xff\x80"), id="latin-1"),
-        pytest.param(b"#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\ns = '\x80'\n" + BODY, id="cp1252"),
+        pytest.param(
+            b"# -*- coding: latin-1 -*-\n" + BODY.replace(b"untouched", b"\xe4\xff\x80"),
+            id="latin-1",
+        ),
+        pytest.param(
+            b"#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\ns = '\x80'\n" + BODY, id="cp1252"
+        ),
         pytest.param(BODY.replace(b"\n\nc", b"\n\x0c\n\nc"), id="form feed"),
         pytest.param(b"\x0c\n" + BODY, id="form feed at the top"),
         pytest.param(BODY.replace(b"\n\n", b"\r\n\n"), id="mixed endings"),
         pytest.param(BODY.replace(b"\n", b"\r\n", 1), id="one crlf"),
-        pytest.param("s = 'ä\u2028\x85 \U0001f600'\n".encode() + BODY, id="line separators in a string"),
+        pytest.param(
+            "s = 'ä\u2028\x85 \U0001f600'\n".encode() + BODY, id="line separators in a string"
+        ),
         pytest.param(b"s = '''\\\n\t \n'''\n" + BODY, id="triple quotes"),
         pytest.param(b"s = 1 + \\\n  2\n" + BODY, id="continuation"),
         pytest.param(b"if 1:\n        x = 1\nelse:\n y = 2\n" + BODY, id="uneven indentation"),
@@ -228,7 +316,9 @@ def with_import() -> Patch:
     def edit(self, original, updated):
         if not syntax.is_name(updated.func, "old"):
             return updated
-        return updated.with_changes(func=cst.Attribute(cst.Name(self.module_name("os")), cst.Name("new")))
+        return updated.with_changes(
+            func=cst.Attribute(cst.Name(self.module_name("os")), cst.Name("new"))
+        )
 
     return modernise(done=lambda self, node: syntax.is_method_call(node, "new"), leave_Call=edit)
 
@@ -280,9 +370,18 @@ def g(given):
     pass
 """
 OPTIONS = b"def add_options(parser):\n    parser.add_argument('--%s', '--%s-too')\n"
-HELPERS = {name: OPTIONS % (name.encode(), name.encode()) for name in ("apples", "berries", "cherries")}
-HELPERS |= {"__init__": b"", "plain": b"from . import ours\nfrom .apples import x\n", "ours": b"", "unused": b""}
-HELPERS["apart"] = b"def shown(x):\n    return x\n\n\ndef add_options(p2):\n    p2.add_argument('--apart')\n"
+HELPERS = {
+    name: OPTIONS % (name.encode(), name.encode()) for name in ("apples", "berries", "cherries")
+}
+HELPERS |= {
+    "__init__": b"",
+    "plain": b"from . import ours\nfrom .apples import x\n",
+    "ours": b"",
+    "unused": b"",
+}
+HELPERS["apart"] = (
+    b"def shown(x):\n    return x\n\n\ndef add_options(p2):\n    p2.add_argument('--apart')\n"
+)
 
 
 def asking(name: str, ask, function: str = "f") -> Patch:
@@ -295,10 +394,16 @@ def asking(name: str, ask, function: str = "f") -> Patch:
         if self.is_done_in(updated):
             return updated
         first = syntax.statements(f"{name}()\n", self.module.default_newline)
-        return updated.with_changes(body=updated.body.with_changes(body=[*first, *updated.body.body]))
+        return updated.with_changes(
+            body=updated.body.with_changes(body=[*first, *updated.body.body])
+        )
 
     about = {"__doc__": "Ask.", "__module__": f"patches.{name}", "sites": {"f.py": {function: 1}}}
-    edit = {"needles": (b"def ",), "done": lambda self, node: syntax.is_call(node, name), "leave_FunctionDef": leave}
+    edit = {
+        "needles": (b"def ",),
+        "done": lambda self, node: syntax.is_call(node, name),
+        "leave_FunctionDef": leave,
+    }
     return type("Asking", (Patch,), {**about, **edit})()
 
 
@@ -322,7 +427,9 @@ def line_of(text: str, source: str = PLACES) -> int:
 
 
 def placing(name: str, place: Place, rank: int) -> Patch:
-    return asking(name, lambda self, function: self.insert(function, place, f"{name}()\n{name}(1)\n", rank))
+    return asking(
+        name, lambda self, function: self.insert(function, place, f"{name}()\n{name}(1)\n", rank)
+    )
 
 
 AT = {
@@ -338,7 +445,12 @@ AT = {
 
 @pytest.mark.parametrize("place", Place)
 def test_statements_at_a_place_are_in_the_order_of_their_ranks_whichever_patch_comes_first(place):
-    patches = [placing("c", place, 10), placing("a", place, 20), placing("b", place, 20), placing("d", place, 30)]
+    patches = [
+        placing("c", place, 10),
+        placing("a", place, 20),
+        placing("b", place, 20),
+        placing("d", place, 30),
+    ]
     results = [asked(*order) for order in itertools.permutations(patches)]
     for outcomes, lines, _ in results:
         assert {outcome.verdict for outcome in outcomes} == {Verdict.CLEAN}
@@ -347,12 +459,16 @@ def test_statements_at_a_place_are_in_the_order_of_their_ranks_whichever_patch_c
     first, last = (code.index(text) for text in AT[place])
     assert code[first + 1 : last] == ["c()", "c(1)", "a()", "a(1)", "b()", "b(1)", "d()", "d(1)"]
     looped = place in (Place.FIRST_IN_LOOP, Place.LAST_IN_LOOP)
-    assert {line.index("(") for line in results[0][1] if line.strip() in ("a()", "d(1)")} == {9 if looped else 5}
+    assert {line.index("(") for line in results[0][1] if line.strip() in ("a()", "d(1)")} == {
+        9 if looped else 5
+    }
 
 
 def test_places_are_found_in_blocks_of_a_function():
     source = "def f(feed):\n    with a:\n        if b:\n            for x in feed:\n                go()\n"
-    _, lines, _ = asked(placing("a", Place.AFTER_LOOP, 1), placing("b", Place.FIRST_IN_LOOP, 1), source=source)
+    _, lines, _ = asked(
+        placing("a", Place.AFTER_LOOP, 1), placing("b", Place.FIRST_IN_LOOP, 1), source=source
+    )
     assert lines[3:] == [
         "            for x in feed:",
         "                b()",
@@ -382,10 +498,15 @@ def test_loop_with_a_continue_has_no_last_place():
 
 def test_patch_refuses_with_a_line_and_a_reason():
     def at_loop(self, function):
-        self.refuse("there is a loop", next(n for n in function.body.body if isinstance(n, cst.For)))
+        self.refuse(
+            "there is a loop", next(n for n in function.body.body if isinstance(n, cst.For))
+        )
 
     assert refused(asking("a", at_loop)) == (line_of("for x in feed:"), "there is a loop")
-    assert refused(asking("a", lambda self, function: self.refuse("so"))) == (line_of("def f(feed, net):"), "so")
+    assert refused(asking("a", lambda self, function: self.refuse("so"))) == (
+        line_of("def f(feed, net):"),
+        "so",
+    )
 
 
 def test_refusal_leaves_the_other_patches_as_they_are():
@@ -400,7 +521,11 @@ def test_refusal_leaves_the_other_patches_as_they_are():
 
 
 def test_options_of_modules_stand_in_one_order_below_those_of_the_script():
-    patches = [asking(name[0], lambda self, _, name=name: self.add_options(name)) for name in HELPERS if "rr" in name]
+    patches = [
+        asking(name[0], lambda self, _, name=name: self.add_options(name))
+        for name in HELPERS
+        if "rr" in name
+    ]
     patches.append(asking("z", lambda self, _: self.add_options("apples")))
     for order in itertools.permutations(patches):
         outcomes, lines, _ = asked(*order)
@@ -411,7 +536,9 @@ def test_options_of_modules_stand_in_one_order_below_those_of_the_script():
 
 
 @pytest.mark.parametrize("there", ["--apples", "--apples-too"])
-@pytest.mark.parametrize("ask", [lambda p: p.add_options("apples"), lambda p: p.inline("apples", "x")])
+@pytest.mark.parametrize(
+    "ask", [lambda p: p.add_options("apples"), lambda p: p.inline("apples", "x")]
+)
 def test_option_that_the_script_has_already_is_refused_at_its_line(there, ask):
     source = PLACES.replace("'--two',", f"'{there}',")
     patch = asking("a", lambda self, _: ask(self))
@@ -449,7 +576,12 @@ def test_support_is_imported_below_the_imports_and_a_missing_folder_is_said():
         "p = Parser()",
         "p.add_argument('--one', '-o')",
     ]
-    assert support == ("__init__", "apples", "ours", "plain")  # with what it imports, and nothing else
+    assert support == (
+        "__init__",
+        "apples",
+        "ours",
+        "plain",
+    )  # with what it imports, and nothing else
 
 
 def test_import_of_many_modules_is_wrapped_at_79_columns():
@@ -467,12 +599,19 @@ def test_import_of_many_modules_is_wrapped_at_79_columns():
         assert [alias.name for alias in guard.body[0].names] == chosen
         lines = after.split("\n")[guard.body[0].lineno - 1 : guard.body[0].end_lineno]
         assert max(map(len, lines)) <= 79
-        assert ("(" in lines[0]) == (len(lines) > 1) == (len(f"    from support import {', '.join(chosen)}") > 79)
+        assert (
+            ("(" in lines[0])
+            == (len(lines) > 1)
+            == (len(f"    from support import {', '.join(chosen)}") > 79)
+        )
         assert {line.index("module") for line in lines} == {lines[0].index("module")}
 
 
 def test_module_that_there_is_not_is_refused():
-    assert refused(asking("a", lambda self, _: self.support("nosuch")))[1] == "there is no patches/support/nosuch.py"
+    assert (
+        refused(asking("a", lambda self, _: self.support("nosuch")))[1]
+        == "there is no patches/support/nosuch.py"
+    )
 
 
 def test_support_of_upstreams_own_is_refused_at_its_line():
@@ -480,7 +619,10 @@ def test_support_of_upstreams_own_is_refused_at_its_line():
     source = PLACES.replace("import os\n", "import os\nimport support\n")
     assert refused(use, source=source) == (2, "the script has a support of its own")
     source = PLACES.replace("    end(args, sgd)", "    end(args, plain)")
-    assert refused(use, source=source) == (line_of("end(args, plain)", source), "f has a plain of its own")
+    assert refused(use, source=source) == (
+        line_of("end(args, plain)", source),
+        "f has a plain of its own",
+    )
 
 
 def test_variable_that_another_patch_has_brought_is_refused_with_the_name_of_the_patch():
@@ -490,7 +632,10 @@ def test_variable_that_another_patch_has_brought_is_refused_with_the_name_of_the
         "the patch a has brought a variable new into f",
     )
     other = asking("b", lambda self, _: self.bring("new") and None, "g")
-    assert [outcome.verdict for outcome in asked(bring[0], other)[0]] == [Verdict.CLEAN, Verdict.CLEAN]
+    assert [outcome.verdict for outcome in asked(bring[0], other)[0]] == [
+        Verdict.CLEAN,
+        Verdict.CLEAN,
+    ]
 
 
 def test_variable_that_the_function_has_is_refused_at_its_line():
@@ -500,16 +645,17 @@ def test_variable_that_the_function_has_is_refused_at_its_line():
 
 
 def test_functions_and_options_of_a_module_can_be_written_into_the_script():
-    outcomes, lines, support = asked(asking("a", lambda self, _: self.inline("apart", "shown") and None))
+    outcomes, lines, support = asked(
+        asking("a", lambda self, _: self.inline("apart", "shown") and None)
+    )
     assert (outcomes[0].verdict, support) == (Verdict.CLEAN, ())
     assert "def shown(x):" in lines and "def add_options(p2):" not in lines
     assert lines[lines.index("               default=2)") + 1] == "p.add_argument('--apart')"
     assert lines.index("def shown(x):") < lines.index("def f(feed, net):")
     source = PLACES.replace("import os", "from os import shown")
-    assert refused(asking("a", lambda self, _: self.inline("apart", "shown") and None), source=source) == (
-        1,
-        "the script has a shown of its own",
-    )
+    assert refused(
+        asking("a", lambda self, _: self.inline("apart", "shown") and None), source=source
+    ) == (1, "the script has a shown of its own")
 
 
 class Renewing(Patch):
@@ -521,7 +667,11 @@ class Renewing(Patch):
         return syntax.is_call(node, "new")
 
     def leave_Call(self, original, updated):
-        return updated.with_changes(func=cst.Name("new"), args=()) if syntax.is_call(updated, "old") else updated
+        return (
+            updated.with_changes(func=cst.Name("new"), args=())
+            if syntax.is_call(updated, "old")
+            else updated
+        )
 
     def leave_SimpleStatementLine(self, original, updated):
         call = syntax.expression(updated)
@@ -539,7 +689,9 @@ class Renewing(Patch):
 )
 def test_edit_that_would_lose_a_comment_is_refused(source, after):
     """T10: unless the patch lists it in `drops`."""
-    patch = type("Renewing", (Renewing,), {"__module__": "patches.renewing", "drops": ("# gone",)})()
+    patch = type(
+        "Renewing", (Renewing,), {"__module__": "patches.renewing", "drops": ("# gone",)}
+    )()
     rendered = render("f.py", source.encode(), [patch])
     (outcome,) = rendered.outcomes
     if after is None:
@@ -551,7 +703,11 @@ def test_edit_that_would_lose_a_comment_is_refused(source, after):
 
 def test_comment_of_a_removed_top_level_statement_stays():
     """T10: above the next one, or at the end of the file."""
-    patch = type("Renewing", (Renewing,), {"__module__": "patches.renewing", "sites": {"f.py": {"<module>": 3}}})()
+    patch = type(
+        "Renewing",
+        (Renewing,),
+        {"__module__": "patches.renewing", "sites": {"f.py": {"<module>": 3}}},
+    )()
     rendered = render("f.py", b"old()\n# one\nbye()\ny()\n# two\nbye()  # three\n", [patch])
     assert rendered.after == b"new()\n# one\ny()\n# two\n# three\n"
 
@@ -574,15 +730,21 @@ MARKED = [
     pytest.param(b"x = 1\r\ny = 2\r\n", b"# @\r\nx = 1\r\ny = 2\r\n", id="crlf"),
     pytest.param(b"\xef\xbb\xbfx = 1\n", b"\xef\xbb\xbf# @\nx = 1\n", id="bom"),
     pytest.param(b"#!/bin/python\nx = 1\n", b"#!/bin/python\n# @\nx = 1\n", id="shebang"),
-    pytest.param(b"#!/bin/python\r\nx = 1\r\n", b"#!/bin/python\r\n# @\r\nx = 1\r\n", id="shebang, crlf"),
-    pytest.param(b"# coding: latin-1\ns = '\xe9'\n", b"# coding: latin-1\n# @\ns = '\xe9'\n", id="cookie"),
+    pytest.param(
+        b"#!/bin/python\r\nx = 1\r\n", b"#!/bin/python\r\n# @\r\nx = 1\r\n", id="shebang, crlf"
+    ),
+    pytest.param(
+        b"# coding: latin-1\ns = '\xe9'\n", b"# coding: latin-1\n# @\ns = '\xe9'\n", id="cookie"
+    ),
     pytest.param(
         b"#!/bin/python\n# vim: fileencoding=latin-1\ns = '\xe9'\n",
         b"#!/bin/python\n# vim: fileencoding=latin-1\n# @\ns = '\xe9'\n",
         id="shebang and cookie",
     ),
     pytest.param(
-        b"\xef\xbb\xbf# -*- coding: utf-8 -*-\nx = 1\n", b"\xef\xbb\xbf# -*- coding: utf-8 -*-\n# @\nx = 1\n", id="both"
+        b"\xef\xbb\xbf# -*- coding: utf-8 -*-\nx = 1\n",
+        b"\xef\xbb\xbf# -*- coding: utf-8 -*-\n# @\nx = 1\n",
+        id="both",
     ),
     pytest.param(
         b"# A licence.\n# coding: latin-1\ns = '\xe9'\n",
@@ -590,9 +752,13 @@ MARKED = [
         id="cookie in the second line",
     ),
     pytest.param(
-        b"\n# coding: latin-1\ns = '\xe9'\n", b"\n# coding: latin-1\n# @\ns = '\xe9'\n", id="cookie below a blank line"
+        b"\n# coding: latin-1\ns = '\xe9'\n",
+        b"\n# coding: latin-1\n# @\ns = '\xe9'\n",
+        id="cookie below a blank line",
     ),
-    pytest.param(b"x = 1\n# coding: x\n", b"# @\nx = 1\n# coding: x\n", id="no cookie, for it is below code"),
+    pytest.param(
+        b"x = 1\n# coding: x\n", b"# @\nx = 1\n# coding: x\n", id="no cookie, for it is below code"
+    ),
     pytest.param(b"'''About.'''\nx = 1\n", b"# @\n'''About.'''\nx = 1\n", id="docstring"),
     pytest.param(b"", b"# @\n", id="empty"),
     pytest.param(b"x = 1", b"# @\nx = 1", id="no newline"),
@@ -614,7 +780,16 @@ def test_mark_changes_neither_encoding_nor_meaning(source):
     assert ast.dump(ast.parse(marked)) == ast.dump(ast.parse(source))
 
 
-HEAD = ["", "# x", "#!/bin/python", "# coding: latin-1", "# vim: fileencoding=utf-8", " \f# x", "x = 1", "''"]
+HEAD = [
+    "",
+    "# x",
+    "#!/bin/python",
+    "# coding: latin-1",
+    "# vim: fileencoding=utf-8",
+    " \f# x",
+    "x = 1",
+    "''",
+]
 
 
 @given(st.lists(st.sampled_from(HEAD), max_size=4), st.sampled_from(["\n", "\r\n"]), st.booleans())
@@ -643,14 +818,32 @@ def test_mark_is_one_line_more_and_no_other_encoding_or_meaning(head, newline, b
         pytest.param(b"x = 1\n\ny = (\n", 3, 5, "never closed", id="open parenthesis"),
         pytest.param(b"x = 1\ny = '\n", 2, 5, "unterminated", id="open string"),
         pytest.param(b"x = 1\nif x:\n  a\n b\n", 4, ..., "unindent", id="indentation"),
-        pytest.param(b"def f():\n\tif 1:\n        x\n", 3, ..., "tabs and spaces", id="tabs and spaces"),
+        pytest.param(
+            b"def f():\n\tif 1:\n        x\n", 3, ..., "tabs and spaces", id="tabs and spaces"
+        ),
         pytest.param(b"x = 1\n\ny = '\x80'\n", 3, ..., "0x80", id="not utf-8"),
         pytest.param(b"x = 1\ny = '\x80'\n", 2, ..., "0x80", id="not utf-8 in the second line"),
-        pytest.param(b"# coding: ascii\n# b\n# \xe9\n", 3, ..., "0xe9", id="not what the cookie says"),
-        pytest.param(b"# coding: nosuch\n", 1, ..., "unknown encoding: nosuch", id="unknown encoding"),
-        pytest.param(b"# coding: null\nx = 1\n", 1, ..., "unknown encoding: null", id="encoding that is called null"),
+        pytest.param(
+            b"# coding: ascii\n# b\n# \xe9\n", 3, ..., "0xe9", id="not what the cookie says"
+        ),
+        pytest.param(
+            b"# coding: nosuch\n", 1, ..., "unknown encoding: nosuch", id="unknown encoding"
+        ),
+        pytest.param(
+            b"# coding: null\nx = 1\n",
+            1,
+            ...,
+            "unknown encoding: null",
+            id="encoding that is called null",
+        ),
         pytest.param(b"# coding: hex\nx = 1\n", 1, ..., "hex", id="codec that is no encoding"),
-        pytest.param(b"\xef\xbb\xbf# coding: latin-1\nx = 1\n", 1, ..., "encoding", id="bom against the cookie"),
+        pytest.param(
+            b"\xef\xbb\xbf# coding: latin-1\nx = 1\n",
+            1,
+            ...,
+            "encoding",
+            id="bom against the cookie",
+        ),
         pytest.param(b"x = 1\ny = 2\0\n", 2, ..., "null byte", id="null byte"),
     ],
 )
@@ -667,7 +860,10 @@ def test_unreadable_file_is_a_problem_that_says_where(source, line, column, says
 
 @pytest.mark.parametrize(
     "source, lines",
-    [(b"x = old\r", {1}), (b"def f():\n    old()\n\n\n   \n", {3, 4, 5})],  # of blank lines any may be the lost one
+    [
+        (b"x = old\r", {1}),
+        (b"def f():\n    old()\n\n\n   \n", {3, 4, 5}),
+    ],  # of blank lines any may be the lost one
     ids=["lone cr", "spaces at the end"],
 )
 def test_file_that_libcst_would_print_otherwise_is_refused_rather_than_changed(source, lines):
@@ -751,19 +947,35 @@ CASES = ["    old()", "    new()", "    pass", "    old()\n    old()", "    old(
 def test_verdict_does_not_depend_on_what_stands_above_and_below(body, above, below, newline, head):
     alone, changed = judge(f"def f():\n{body}\n")
     outcome, after = judge(joined([*above, f"def f():\n{body}", *below], newline, head))
-    assert (outcome.verdict, outcome.found, outcome.detail) == (alone.verdict, alone.found, alone.detail)
+    assert (outcome.verdict, outcome.found, outcome.detail) == (
+        alone.verdict,
+        alone.found,
+        alone.detail,
+    )
     assert after == joined([*above, changed.decode().removesuffix("\n"), *below], newline, head)
 
 
-@given(st.sampled_from(CASES), st.sampled_from(["y = 1", "g(1)", "if g: pass", "s = 'old()'", "# old", "del y"]))
+@given(
+    st.sampled_from(CASES),
+    st.sampled_from(["y = 1", "g(1)", "if g: pass", "s = 'old()'", "# old", "del y"]),
+)
 @examples
 def test_verdict_does_not_depend_on_unrelated_statements_beside_a_site(body, statement):
     alone, _ = judge(f"def f():\n{body}\n")
     outcome, _ = judge(f"def f():\n    {statement}\n{body}\n    {statement}\n    return\n")
-    assert (outcome.verdict, outcome.found, outcome.detail) == (alone.verdict, alone.found, alone.detail)
+    assert (outcome.verdict, outcome.found, outcome.detail) == (
+        alone.verdict,
+        alone.found,
+        alone.detail,
+    )
 
 
-@given(blocks, st.lists(st.sampled_from(["old()", "g(old (1),\n      old())", "'old()'", "new_()"]), max_size=5))
+@given(
+    blocks,
+    st.lists(
+        st.sampled_from(["old()", "g(old (1),\n      old())", "'old()'", "new_()"]), max_size=5
+    ),
+)
 @examples
 def test_changed_lines_are_those_that_hold_a_call_and_no_others(above, calls):
     body = "".join(f"    {call}\n" for call in calls)

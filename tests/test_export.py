@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import apply_and_export, files_in, relock, tool
 
-from patcher import export
-from patcher.project import Project, Request
-from patcher.upstream import verify
+from patcher.build import export
+from patcher.build.project import Project, Request
+from patcher.build.upstream import verify
 
 VARIANTS = {
     "as it is": lambda source: source,
@@ -49,7 +49,9 @@ def unmarked(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("with_", ["git apply", "git apply --index", "patch -p1", "quilt push -a"])
 def test_exported_patches_give_the_bytes_of_the_build(variant, tmp_path, series, name, with_):
     root = variant(series, name)
-    shutil.copytree(root / "upstream", tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock.json"))
+    shutil.copytree(
+        root / "upstream", tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock.json")
+    )
     if "--index" in with_:
         tool("git", "init", "--quiet", cwd=tmp_path)
         tool("git", "add", ".", cwd=tmp_path)
@@ -69,7 +71,9 @@ def test_exported_patches_give_the_bytes_of_the_build(variant, tmp_path, series,
 @pytest.mark.parametrize("with_", ["git apply", "patch -p1"])
 def test_diff_gives_the_bytes_of_the_build(variant, tmp_path, patcher, name, with_):
     root = variant("more", name)
-    shutil.copytree(root / "upstream", tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock.json"))
+    shutil.copytree(
+        root / "upstream", tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock.json")
+    )
     diff = patcher("diff", "--root", root, "--out", root / "build")
     assert diff.code == 0
     tool(*with_.split(), cwd=tmp_path, stdin=diff.stdout)
@@ -83,7 +87,9 @@ def test_quilt_takes_its_patches_off_again(variant, tmp_path):
     shutil.copytree(root / "upstream", tmp_path, dirs_exist_ok=True)
     before = files_in(tmp_path)
     for command in ("push", "pop"):
-        tool("quilt", "--quiltrc", "-", command, "-a", cwd=tmp_path, QUILT_PATCHES=str(root / "out"))
+        tool(
+            "quilt", "--quiltrc", "-", command, "-a", cwd=tmp_path, QUILT_PATCHES=str(root / "out")
+        )
     shutil.rmtree(tmp_path / ".pc")
     assert files_in(tmp_path) == before
 
@@ -98,7 +104,14 @@ def test_module_comes_with_the_patch_that_needs_it_first(variant):
     assert new == {
         "doubled.patch": ["a/one.py", "b/one.py"],
         "said.patch": [
-            *("a/one.py", "b/one.py", "/dev/null", "b/support/__init__.py", "/dev/null", "b/support/base.py"),
+            *(
+                "a/one.py",
+                "b/one.py",
+                "/dev/null",
+                "b/support/__init__.py",
+                "/dev/null",
+                "b/support/base.py",
+            ),
             *("/dev/null", "b/support/words.py", "a/two.py", "b/two.py"),
         ],
         "counted.patch": ["a/one.py", "b/one.py", "/dev/null", "b/support/counts.py"],
@@ -119,7 +132,10 @@ def test_diff_shows_new_files_at_its_end(toy, patcher):
 def test_diff_with_names_shows_the_modules_that_these_patches_bring(toy, patcher, names):
     patcher("apply")
     patcher("export", "out")
-    found = [(toy / f"out/{name}.patch").read_bytes().partition(b"\n---\n")[2] for name in sorted(names, reverse=True)]
+    found = [
+        (toy / f"out/{name}.patch").read_bytes().partition(b"\n---\n")[2]
+        for name in sorted(names, reverse=True)
+    ]
     assert patcher("diff", *names).stdout == b"".join(found)
 
 
@@ -140,7 +156,15 @@ def test_empty_module_is_exported_too(toy, patcher, tmp_path):
     for with_ in ("git apply", "patch -p1"):
         for patch in (toy / "out/series").read_text().split():
             tool(*with_.split(), cwd=tmp_path / with_, stdin=(toy / "out" / patch).read_bytes())
-    tool("quilt", "--quiltrc", "-", "push", "-a", cwd=tmp_path / "quilt push -a", QUILT_PATCHES=str(toy / "out"))
+    tool(
+        "quilt",
+        "--quiltrc",
+        "-",
+        "push",
+        "-a",
+        cwd=tmp_path / "quilt push -a",
+        QUILT_PATCHES=str(toy / "out"),
+    )
     for folder in ("git apply", "patch -p1", "quilt push -a"):
         assert (tmp_path / folder / "support/__init__.py").read_bytes() == b""
 
@@ -149,5 +173,8 @@ def test_patch_that_changes_nothing_is_left_out(toy):
     project = Project(toy)
     patches = project.patches_of(Request("more"))
     scripts, _ = verify(project.upstream)
-    done = {name: source.replace(b"print('end')", b"words.say('end')") for name, source in scripts.items()}
+    done = {
+        name: source.replace(b"print('end')", b"words.say('end')")
+        for name, source in scripts.items()
+    }
     assert "said.patch" not in export.files(done, patches[:2], project.support(), "1a2b3c4")

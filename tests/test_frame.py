@@ -42,7 +42,9 @@ def test_a_page_names_only_commands_options_files_and_pages_that_exist(patcher, 
 
 def test_the_readme_is_a_first_screen_and_leads_to_every_page():
     assert README.count("\n") <= 200
-    assert [line for line in README.split("\n") if len(line) > 120 and not line.startswith("|")] == []
+    assert [
+        line for line in README.split("\n") if len(line) > 120 and not line.startswith("|")
+    ] == []
     assert all(f"docs/{page.name}" in README for page in PAGES if page.parent.name == "docs")
 
 
@@ -53,7 +55,9 @@ def test_the_dockerfile_is_linted_and_builds_on_any_base(tmp_path):
     assert (done.stdout, done.returncode) == ("", 0)
     bad = tmp_path / "Dockerfile"
     bad.write_text("FROM debian\nRUN cd /tmp\n")
-    assert "DL3006" in subprocess.run([hadolint, bad], capture_output=True, text=True).stdout  # the linter is at work
+    assert (
+        "DL3006" in subprocess.run([hadolint, bad], capture_output=True, text=True).stdout
+    )  # the linter is at work
 
     lines = path.read_text().splitlines()
     code = [line for line in lines if not line.startswith("#")]
@@ -72,13 +76,19 @@ def installed(tmp_path_factory):
     return folder / "bin"
 
 
-def test_an_installed_patcher_builds_the_same_bytes_in_an_empty_folder(installed, tmp_path, project, patcher):
-    done = subprocess.run([installed / "patcher", "apply"], cwd=tmp_path, capture_output=True, text=True)
+def test_an_installed_patcher_builds_the_same_bytes_in_an_empty_folder(
+    installed, tmp_path, project, patcher
+):
+    done = subprocess.run(
+        [installed / "patcher", "apply"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert patcher("apply").code == 0
     theirs = files_in(tmp_path / "build")
     assert theirs == files_in(project / "build")
-    assert {"distributed.py", "dataparallel.py", "manifest.json", "support/__init__.py"} <= set(theirs)
+    assert {"distributed.py", "dataparallel.py", "manifest.json", "support/__init__.py"} <= set(
+        theirs
+    )
 
 
 def test_installing_brings_libcst_alone_and_adds_one_name(installed, tmp_path):
@@ -95,5 +105,7 @@ def test_installing_brings_libcst_alone_and_adds_one_name(installed, tmp_path):
 
 
 def test_installing_leaves_the_checkout_as_it_was(installed):
-    done = subprocess.run(["git", "status", "--porcelain", "--ignored"], cwd=REPO, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "status", "--porcelain", "--ignored"], cwd=REPO, capture_output=True, text=True
+    )
     assert "build/lib" not in done.stdout and not (REPO / "build" / "lib").exists()

@@ -5,27 +5,45 @@ import ast
 import libcst as cst
 import pytest
 
-from patcher import layout
+from patcher.tree import layout
 
 
 @pytest.mark.parametrize(
     "text, aligned",
     [
-        pytest.param("x = long.f(a,\n      b)\n", "x = long.f(a,\n           b)\n", id="under the first argument"),
+        pytest.param(
+            "x = long.f(a,\n      b)\n",
+            "x = long.f(a,\n           b)\n",
+            id="under the first argument",
+        ),
         pytest.param("f(a,\n         b)\n", "f(a,\n  b)\n", id="moved back"),
         pytest.param("    f(a,\n   b)\n", "    f(a,\n      b)\n", id="indented statement"),
-        pytest.param("f(\n    a,\n    b)\n", "f(\n    a,\n    b)\n", id="bracket that ends its line"),
-        pytest.param("f(g(a,\n  b),\n  c)\n", "f(g(a,\n    b),\n  c)\n", id="two brackets"),
-        pytest.param("f(x, [\n    a,\n])\n", "f(x, [\n    a,\n])\n", id="closing bracket keeps its own column"),
         pytest.param(
-            "longer(a, [\n    1,\n],\n  b)\n", "longer(a, [\n    1,\n],\n       b)\n", id="argument after a block"
+            "f(\n    a,\n    b)\n", "f(\n    a,\n    b)\n", id="bracket that ends its line"
         ),
-        pytest.param("f(a,  # why\n# and so\n  b)\n", "f(a,  # why\n  # and so\n  b)\n", id="comments"),
+        pytest.param("f(g(a,\n  b),\n  c)\n", "f(g(a,\n    b),\n  c)\n", id="two brackets"),
+        pytest.param(
+            "f(x, [\n    a,\n])\n",
+            "f(x, [\n    a,\n])\n",
+            id="closing bracket keeps its own column",
+        ),
+        pytest.param(
+            "longer(a, [\n    1,\n],\n  b)\n",
+            "longer(a, [\n    1,\n],\n       b)\n",
+            id="argument after a block",
+        ),
+        pytest.param(
+            "f(a,  # why\n# and so\n  b)\n", "f(a,  # why\n  # and so\n  b)\n", id="comments"
+        ),
         pytest.param("f(a,\n\n b)\n", "f(a,\n\n  b)\n", id="blank line"),
         pytest.param("f('''a\nb''',\n c)\n", "f('''a\nb''',\n  c)\n", id="string over lines"),
         pytest.param("f('(',\n c)\n", "f('(',\n  c)\n", id="bracket in a string"),
         pytest.param("x = 1 + \\\n  2\n", "x = 1 + \\\n  2\n", id="backslash"),
-        pytest.param("x = {'a': [1,\n 2],\n 'b': 3}\n", "x = {'a': [1,\n           2],\n     'b': 3}\n", id="dict"),
+        pytest.param(
+            "x = {'a': [1,\n 2],\n 'b': 3}\n",
+            "x = {'a': [1,\n           2],\n     'b': 3}\n",
+            id="dict",
+        ),
         pytest.param("f(a,\r\n b)\r\n", "f(a,\r\n  b)\r\n", id="crlf"),
         pytest.param("x = 1\n", "x = 1\n", id="one line"),
     ],
@@ -60,7 +78,9 @@ def test_statements_in_blocks_are_found_wherever_they_stand():
     pristine = cst.parse_module("")
     after = layout.aligned(pristine, cst.parse_module(before)).code
     assert after.count(",\n 2") == 0
-    assert [len(line) - len(line.lstrip()) for line in after.split("\n") if line.strip() == "2)"] == [10, 14, 10, 10]
+    assert [
+        len(line) - len(line.lstrip()) for line in after.split("\n") if line.strip() == "2)"
+    ] == [10, 14, 10, 10]
 
 
 def test_lines_above_a_statement_stay():

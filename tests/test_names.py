@@ -10,10 +10,10 @@ from types import CodeType
 import pytest
 from conftest import REPO
 
-from patcher import engine
-from patcher.draft import Draft, Refused
-from patcher.names import MODULE, Names
-from patcher.project import Project, Request
+from patcher.build.project import Project, Request
+from patcher.core import engine
+from patcher.core.draft import Draft, Refused
+from patcher.tree.names import MODULE, Names
 
 # Names, by themselves
 
@@ -119,14 +119,19 @@ def test_line_is_the_first_one_of_the_scope_with_the_name(name, scope, text):
 
 
 def test_line_of_a_name_that_is_nowhere_is_0():
-    assert Names(SCRIPT).line("nowhere", MODULE) == Names(SCRIPT).line("keyword", "Kind.method") == 0
+    assert (
+        Names(SCRIPT).line("nowhere", MODULE) == Names(SCRIPT).line("keyword", "Kind.method") == 0
+    )
 
 
 @pytest.mark.parametrize(
     "script, line",
     [
         ("from a import *\nimport b\nx = 1\n", 0),
-        ("'''Doc.'''\ntry:\n    from a import *\nexcept ImportError:\n    pass\nimport b\nx = 1\n", 0),
+        (
+            "'''Doc.'''\ntry:\n    from a import *\nexcept ImportError:\n    pass\nimport b\nx = 1\n",
+            0,
+        ),
         ("import b\nx = 1\nfrom a import *\n", 3),
         ("import b\nif b:\n    from a import *\nx = 1\n", 3),
         ("import b\n", 0),
@@ -137,7 +142,12 @@ def test_star_import_below_the_first_imports_may_bind_anything(script, line):
 
 
 def test_import_that_is_missing_is_refused_where_its_name_means_something_else():
-    for script in ("os = 1\n", "def f(os): pass\n", "import os\ndef f(os): pass\n", "def f(): return os\n"):
+    for script in (
+        "os = 1\n",
+        "def f(os): pass\n",
+        "import os\ndef f(os): pass\n",
+        "def f(): return os\n",
+    ):
         bound = "os" if script.startswith("import") else None
         with pytest.raises(Refused) as caught:
             Draft(script).add_import("os", bound, "f")
@@ -340,14 +350,28 @@ def inject(kind: str, way: str, source: str, name: str, functions: list[str]) ->
     return (at_top if kind == "module" else at_end)(source, code)
 
 
-WAYS = {"module": MODULE_WAYS, "function": FUNCTION_WAYS, "nested": NESTED_WAYS, "harmless": HARMLESS_WAYS}
-HARM = {"module": (True, False), "function": (True, True), "nested": (False, False), "harmless": (False, False)}
+WAYS = {
+    "module": MODULE_WAYS,
+    "function": FUNCTION_WAYS,
+    "nested": NESTED_WAYS,
+    "harmless": HARMLESS_WAYS,
+}
+HARM = {
+    "module": (True, False),
+    "function": (True, True),
+    "nested": (False, False),
+    "harmless": (False, False),
+}
 
 
 def used(series: str, file: str, kind: str) -> dict:
     """The names that can be injected this way, with the functions that use them."""
     found = {key: functions_of(key[0], requests) for key, requests in brought(series, file).items()}
-    return {key: functions for key, functions in found.items() if functions or kind in ("module", "harmless")}
+    return {
+        key: functions
+        for key, functions in found.items()
+        if functions or kind in ("module", "harmless")
+    }
 
 
 GLOBAL = re.compile("(LOAD|STORE|DELETE)_GLOBAL")
@@ -359,12 +383,20 @@ def uses(source: str, name: str) -> Counter:
     found = Counter()
 
     def visit(code: CodeType, scope: tuple[str, ...]) -> None:
-        steps = [step for step in dis.get_instructions(code) if name in (step.argval, *_parts(step.argval))]
+        steps = [
+            step
+            for step in dis.get_instructions(code)
+            if name in (step.argval, *_parts(step.argval))
+        ]
         stores = any(step.opname == "STORE_NAME" for step in steps)
         for step in steps:
             if LOCAL.match(step.opname) or (step.opname.endswith("_NAME") and scope and stores):
                 found[scope, "own"] += 1
-            elif GLOBAL.match(step.opname) or step.opname in ("LOAD_NAME", "STORE_NAME", "DELETE_NAME"):
+            elif GLOBAL.match(step.opname) or step.opname in (
+                "LOAD_NAME",
+                "STORE_NAME",
+                "DELETE_NAME",
+            ):
                 found[scope, step.opname.partition("_")[0]] += 1
         if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
             found[scope, "own"] += 1
@@ -387,7 +419,9 @@ def check_meaning(before: str, after: str, name: str, functions: list[str], is_l
         scopes = [tuple(function.split(".")) for function in functions]
         for scope, kind in was:
             assert scope not in scopes, f"{name} was known in {scope}"
-            assert kind == "own" or not any(scope[: len(s)] == s for s in scopes), f"{scope} would not read its {name}"
+            assert kind == "own" or not any(scope[: len(s)] == s for s in scopes), (
+                f"{scope} would not read its {name}"
+            )
         new = {key: count for key, count in now.items() if key[0] in scopes}
         assert {key[0] for key in new} == set(scopes) and {kind for _, kind in new} == {"own"}
         assert {key: count for key, count in now.items() if key[0] not in scopes} == dict(was)
@@ -396,7 +430,11 @@ def check_meaning(before: str, after: str, name: str, functions: list[str], is_l
     assert own == dict(was), f"{name} of the module meant something"
     assert {key: count for key, count in now.items() if key[1] == "own"} == own
     brings = name != "support"
-    assert sum(count for (_, kind), count in now.items() if kind == "STORE") == now[(), "STORE"] == brings
+    assert (
+        sum(count for (_, kind), count in now.items() if kind == "STORE")
+        == now[(), "STORE"]
+        == brings
+    )
     assert not any(kind == "DELETE" for _, kind in now)
     assert not Names(after).late_star()
 
@@ -412,7 +450,10 @@ def test_name_is_refused_if_it_would_meet_one_of_the_scripts_own(series, file, k
     names = used(series, file, kind)
     alone = ("support", "gpu_ids", "select_gpus")  # for one of them, others are refused too
     groups = [{key: names[key]} for key in names if key[0] in alone]
-    for group in [*groups, {key: functions for key, functions in names.items() if key[0] not in alone}]:
+    for group in [
+        *groups,
+        {key: functions for key, functions in names.items() if key[0] not in alone},
+    ]:
         source = upstream(file)
         for (name, _), functions in group.items():
             source = inject(kind, way, source, name, functions)
@@ -429,11 +470,17 @@ def test_name_is_refused_if_it_would_meet_one_of_the_scripts_own(series, file, k
                 says(refused.why, refused.line, name, source)
 
 
-@pytest.mark.parametrize("kind, way", [(kind, way) for kind in ("module", "function") for way in WAYS[kind]])
+@pytest.mark.parametrize(
+    "kind, way", [(kind, way) for kind in ("module", "function") for way in WAYS[kind]]
+)
 def test_engine_reports_the_name_and_its_line(kind, way):
     number = list(WAYS[kind]).index(way)
     series, file = CASES[number % len(CASES)]
-    names = [(key, functions) for key, functions in used(series, file, kind).items() if HARM[kind][key[1]]]
+    names = [
+        (key, functions)
+        for key, functions in used(series, file, kind).items()
+        if HARM[kind][key[1]]
+    ]
     (name, _), functions = names[7 * number % len(names)]
     source = inject(kind, way, upstream(file), name, functions)
     last = drafted(series, file, source)[0][-1]
@@ -444,7 +491,11 @@ def test_engine_reports_the_name_and_its_line(kind, way):
 @pytest.mark.parametrize("kind", ["module", "nested", "harmless"])
 @pytest.mark.parametrize("series, file", CASES)
 def test_what_is_not_refused_means_the_right_thing_in_the_build(series, file, kind):
-    names = {key: functions for key, functions in used(series, file, kind).items() if not HARM[kind][key[1]]}
+    names = {
+        key: functions
+        for key, functions in used(series, file, kind).items()
+        if not HARM[kind][key[1]]
+    }
     source = upstream(file)
     for way in [way for way, code in WAYS[kind].items() if "import *" not in code]:
         for (name, _), functions in names.items():
@@ -479,7 +530,9 @@ def test_options_go_to_the_parser_whatever_it_is_called(parser):
         source = re.sub(r"\bparser\b", parser, upstream(file))
         outcomes, after = drafted(series, file, source)
         assert {outcome.verdict for outcome in outcomes} == {engine.Verdict.CLEAN}
-        assert {use for _, use in uses(after, "parser")} <= {"own"}  # also in what is copied from `support`
+        assert {use for _, use in uses(after, "parser")} <= {
+            "own"
+        }  # also in what is copied from `support`
 
 
 def test_parser_of_a_function_is_refused():

@@ -5,13 +5,17 @@ from test_patches import make
 from test_series import SCRIPTS
 from test_variants import VARIANTS, is_stale, patches_of, scripts, whole
 
-from patcher.nearest import Fate, Script, findings, shown
+from patcher.build.nearest import Fate, Statements, shown, traces
 
 FLATTEN = "    n = hit[:k].view(-1).sum()\n"
 
 
 def found(old: str, new: str, patch=None) -> list:
-    return findings(Script("a.py", old.encode()), Script("a.py", new.encode()), patch or make("reshape_topk"))
+    return traces(
+        Statements("a.py", old.encode()),
+        Statements("a.py", new.encode()),
+        patch or make("reshape_topk"),
+    )
 
 
 def told(finding) -> tuple:
@@ -35,7 +39,9 @@ def test_changed_statement_is_found_in_its_function():
 
 def test_function_of_the_same_name_comes_before_a_likelier_statement_elsewhere():
     old = f"def f():\n{FLATTEN}"
-    new = "def g():\n    n = hit[:k].view(0).sum()\n\n\ndef f():\n    n = hits[:k].flatten().sum(0)\n"
+    new = (
+        "def g():\n    n = hit[:k].view(0).sum()\n\n\ndef f():\n    n = hits[:k].flatten().sum(0)\n"
+    )
     assert [told(finding)[2][:2] for finding in found(old, new)] == [("f", 6)]
 
 
@@ -54,13 +60,17 @@ def test_statement_of_a_renamed_function_that_the_patch_would_edit_is_no_finding
 def test_statement_that_stands_in_both_texts_is_never_what_another_one_has_become():
     old = "def f():\n    n = hit[:k].view(-1).sum()\n    m = hit[:k].flatten().sum()\n"
     new = "def f():\n    m = hit[:k].flatten().sum()\n"
-    assert [told(finding) for finding in found(old, new)] == [(Fate.GONE, ("f", 2, "n = hit[:k].view(-1).sum()"), None)]
+    assert [told(finding) for finding in found(old, new)] == [
+        (Fate.GONE, ("f", 2, "n = hit[:k].view(-1).sum()"), None)
+    ]
 
 
 def test_statement_that_was_not_edited_before_is_new():
     old = f"def f():\n{FLATTEN}"
     new = f"def f():\n{FLATTEN}    m = hit[:j].view(-1).any()\n"
-    assert [told(finding) for finding in found(old, new)] == [(Fate.NEW, None, ("f", 3, "m = hit[:j].view(-1).any()"))]
+    assert [told(finding) for finding in found(old, new)] == [
+        (Fate.NEW, None, ("f", 3, "m = hit[:j].view(-1).any()"))
+    ]
 
 
 def test_one_of_two_edits_in_a_statement_that_is_gone_is_found():
@@ -76,9 +86,10 @@ def test_only_what_stands_in_its_place_may_look_altogether_different():
     assert [told(finding)[2] for finding in found(old, new, patch)] == [
         ("f", 3, "for device in every(device): use(device)")
     ]
-    assert [told(finding)[0] for finding in found(old, new.replace("    b()\n", "    x()\n    y()\n"), patch)] == [
-        Fate.GONE
-    ]
+    assert [
+        told(finding)[0]
+        for finding in found(old, new.replace("    b()\n", "    x()\n    y()\n"), patch)
+    ] == [Fate.GONE]
 
 
 def test_layout_comments_and_line_endings_are_no_change():
@@ -90,7 +101,9 @@ def test_layout_comments_and_line_endings_are_no_change():
 def test_other_quotes_and_wraps_all_over_do_not_hide_what_has_changed():
     old = "def f():\n    a(b='c', d=1)\n    n = hit[:k].view(-1).sum('x')\n    e['f'] = g\n"
     new = 'def f():\n    a(\n        b="c", d=1,\n    )\n    n = hit[:k].flatten().sum("x")\n    e["f"] = g\n'
-    assert [told(finding)[2] for finding in found(old, new)] == [("f", 5, 'n = hit[:k].flatten().sum("x")')]
+    assert [told(finding)[2] for finding in found(old, new)] == [
+        ("f", 5, 'n = hit[:k].flatten().sum("x")')
+    ]
 
 
 def test_methods_and_heads_of_compound_statements_have_their_own_places():
@@ -108,7 +121,9 @@ def test_methods_and_heads_of_compound_statements_have_their_own_places():
 
 def test_excerpt_shows_only_the_lines_of_a_long_statement_that_differ():
     old = "n = f(\n    1,\n    2,\n    3,\n    hit[:k].view(-1),\n    5,\n    6,\n    7,\n)\n"
-    lines = shown(found(old, old.replace("view(-1)", "flatten()").replace("7,", "8,")), "old.py", "new.py")
+    lines = shown(
+        found(old, old.replace("view(-1)", "flatten()").replace("7,", "8,")), "old.py", "new.py"
+    )
     assert lines == [
         "old.py:1 in <module>, now new.py:1:",
         "      3,",
@@ -151,12 +166,14 @@ EXCERPTS = {
 def test_stale_patch_is_shown_what_has_changed_and_nothing_else(label):
     excerpts = {}
     for name, source in scripts(label).items():
-        old, new = Script(name, SCRIPTS[name]), Script(name, source)
+        old, new = Statements(name, SCRIPTS[name]), Statements(name, source)
         outcomes = whole(name, source).outcomes
-        stale = {o.patch for o in outcomes if o.verdict.value == "stale" and not o.refused}  # a refusal says why itself
+        stale = {
+            o.patch for o in outcomes if o.verdict.value == "stale" and not o.refused
+        }  # a refusal says why itself
         for patch in patches_of("standard"):
             if patch.slug() in stale:
-                lines = shown(findings(old, new, patch), "old.py", "new.py")
+                lines = shown(traces(old, new, patch), "old.py", "new.py")
                 signed = [f"{line[0]} {line[1:].strip()}" for line in lines if line[0] in "+-"]
                 excerpts[patch.slug()] = "\n".join(signed)
     assert excerpts == EXCERPTS.get(label, {})

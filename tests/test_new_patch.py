@@ -5,15 +5,16 @@ import ast
 import pytest
 from conftest import forget_patches
 
-from patcher import build
-from patcher.problem import Problem
-from patcher.project import Project, Request
+from patcher.build import build
+from patcher.build.project import Project, Request
+from patcher.core.problem import Problem
 
 PATCH = '''\
 import libcst as cst
 
-from patcher import Patch, places, syntax
-from patcher.places import Place
+from patcher import Patch
+from patcher.tree import places, syntax
+from patcher.tree.places import Place
 
 STOP = "if {step} + 1 >= {args}.max_steps:\\n    break\\n"
 
@@ -47,7 +48,10 @@ FIRST, MIDDLE, LAST = "local_rank_from_env", "seeded_run", None
 @pytest.fixture
 def extended(project):
     """Puts `stop_after` into the series `standard` before another patch, or at its end, and plans a build."""
-    text, names = (project / "patches/__init__.py").read_text(), list(Project(project).series("standard"))
+    text, names = (
+        (project / "patches/__init__.py").read_text(),
+        list(Project(project).series("standard")),
+    )
     (project / "patches/support/limits.py").write_text(LIMITS)
 
     def extend(before: str | None, patch: str = PATCH) -> build.Plan:
@@ -70,15 +74,21 @@ def test_new_patch_is_clean_wherever_it_stands_and_makes_the_same_build(extended
     assert places[0] == 0 < places[1] < places[2] == len(plans[0].patches) - 1
     for plan in plans:
         assert plan.problems == []
-        assert {outcome.verdict.value for result in plan.rendered for outcome in result.outcomes} == {"clean"}
-        assert [result.after for result in plan.rendered] == [result.after for result in plans[0].rendered]
+        assert {
+            outcome.verdict.value for result in plan.rendered for outcome in result.outcomes
+        } == {"clean"}
+        assert [result.after for result in plan.rendered] == [
+            result.after for result in plans[0].rendered
+        ]
         assert "support/limits.py" in plan.files
 
 
 def test_its_statement_ends_the_training_loop_and_its_option_is_there(extended):
     for result in extended(MIDDLE).rendered:
         tree = ast.parse(result.after)
-        (train,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "train")
+        (train,) = (
+            node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "train"
+        )
         (loop,) = (node for node in train.body if isinstance(node, ast.For))
         lines = [ast.unparse(line) for line in loop.body]
         assert lines[-1] == "if i + 1 >= args.max_steps:\n    break"

@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 from conftest import REPO, load
 
-from patcher.engine import Printer, Verdict, apply_once, parse, render
-from patcher.project import Project, Request
+from patcher.build.project import Project, Request
+from patcher.core.engine import Printer, Verdict, apply_once, parse, render
 
 PROJECT = Project(REPO)
 NAMES = list(dict.fromkeys(name for series in PROJECT.all_series().values() for name in series))
@@ -19,7 +19,9 @@ NAMES = list(dict.fromkeys(name for series in PROJECT.all_series().values() for 
 
 def make(name, **options):
     """A patch of this repository, whichever project an earlier test has read; those that it may need are before it."""
-    return PROJECT.configured({earlier: {} for earlier in NAMES[: NAMES.index(name)]} | {name: options})[-1]
+    return PROJECT.configured(
+        {earlier: {} for earlier in NAMES[: NAMES.index(name)]} | {name: options}
+    )[-1]
 
 
 def once(source: bytes, patch) -> bytes:
@@ -53,7 +55,9 @@ def test_no_comment_of_upstream_is_lost_in_silence(series, shape):
         rendered = render(name, source, patches, PROJECT.support())
         assert not rendered.stale
         lost += comments(source) - comments(rendered.after)
-        drops += Counter({comment for patch in patches if name in patch.sites for comment in patch.drops})
+        drops += Counter(
+            {comment for patch in patches if name in patch.sites for comment in patch.drops}
+        )
     assert lost.keys() <= drops.keys()
     if not shape:
         assert lost.keys() == drops.keys()
@@ -62,7 +66,9 @@ def test_no_comment_of_upstream_is_lost_in_silence(series, shape):
 FORMS = {
     "lf": lambda text: text.encode(),
     "crlf": lambda text: text.replace("\n", "\r\n").encode(),
-    "tabs": lambda text: re.sub("^(    )+", lambda m: "\t" * (len(m[0]) // 4), text, flags=re.M).encode(),
+    "tabs": lambda text: re.sub(
+        "^(    )+", lambda m: "\t" * (len(m[0]) // 4), text, flags=re.M
+    ).encode(),
     "no final newline": lambda text: text.removesuffix("\n").encode(),
 }
 
@@ -161,16 +167,26 @@ def test_every_patch_in_the_folder_is_in_a_series():
 
 def test_every_module_that_patches_name_is_there():
     # A name that a module lacks would show only when the built script comes to it.
-    support = {name: _names(source) for name, source in PROJECT.support().items() if name != "run"}  # a variable there
+    support = {
+        name: _names(source) for name, source in PROJECT.support().items() if name != "run"
+    }  # a variable there
     for name in NAMES:
         texts = [text for example in type(make(name)).changes for text in example[:2]]
         for node in (node for text in texts for node in ast.walk(ast.parse(text))):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in support:
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in support
+            ):
                 assert node.attr in support[node.value.id], f"{name}: {ast.unparse(node)}"
 
 
 def _names(source: bytes) -> set[str]:
-    return {node.name for node in ast.parse(source).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    return {
+        node.name
+        for node in ast.parse(source).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
 
 
 # local_rank_from_env
@@ -184,7 +200,9 @@ def test_fallback_keeps_the_default_that_the_script_had():
     )
 
 
-@pytest.mark.parametrize("value, fallback", [("true", True), ("false", False), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    "value, fallback", [("true", True), ("false", False), (True, True), (False, False)]
+)
 def test_fallback_is_read_from_a_word_or_a_bool(value, fallback):
     assert make("local_rank_from_env", fallback=value).options == {"fallback": fallback}
 
@@ -202,7 +220,9 @@ def test_fallback_is_read_from_a_word_or_a_bool(value, fallback):
 def test_missing_import_goes_where_an_import_may_stand(head):
     option = b"p = ArgumentParser()\np.add_argument('--local_rank', default=0)\n"
     result = built(head + option, make("local_rank_from_env"), {"<module>": 1})
-    assert result == head + b"import os\n" + option.replace(b"=0", b'=int(os.environ["LOCAL_RANK"])')
+    assert result == head + b"import os\n" + option.replace(
+        b"=0", b'=int(os.environ["LOCAL_RANK"])'
+    )
 
 
 # configurable_gpus: what is written into the script where it stands alone
@@ -224,7 +244,10 @@ def main():
 def outcome_of(source: str, **options):
     """What the patch alone says to a script."""
     return render(
-        "dataparallel.py", source.encode(), [make("configurable_gpus", **options)], PROJECT.support()
+        "dataparallel.py",
+        source.encode(),
+        [make("configurable_gpus", **options)],
+        PROJECT.support(),
     ).outcomes[0]
 
 
@@ -239,14 +262,19 @@ def run_main(source: str, tmp_path, monkeypatch, *argv):
 
 @pytest.mark.parametrize("name", ["parser", "p"])
 def test_rewritten_script_takes_gpus(name, tmp_path, monkeypatch):
-    assert run_main(SCRIPT.replace("parser", name), tmp_path, monkeypatch, "--gpus", "3,1") == [3, 1]
+    assert run_main(SCRIPT.replace("parser", name), tmp_path, monkeypatch, "--gpus", "3,1") == [
+        3,
+        1,
+    ]
 
 
 def test_parsed_arguments_of_another_function_are_not_used(tmp_path, monkeypatch):
     # `opt` does not exist in main(), and main() has names of its own.
     other = "def other():\n    opt = parser.parse_args()\n\n\ndef main():\n    args = parser.parse_args()\n"
     source = SCRIPT.replace("def main():\n    args = parser.parse_args()\n", other)
-    source = source.replace("    return gpus\n", "    return gpus\n\n\ndef last():\n    opt = parser.parse_args()\n")
+    source = source.replace(
+        "    return gpus\n", "    return gpus\n\n\ndef last():\n    opt = parser.parse_args()\n"
+    )
     assert run_main(source, tmp_path, monkeypatch, "--gpus", "2") == [2]
 
 
@@ -275,7 +303,9 @@ def test_script_that_has_a_gpus_option_is_refused(optional):
     )
 
 
-@pytest.mark.parametrize("optional, name", [(False, "gpu_ids"), (False, "select_gpus"), (True, "gpu_list")])
+@pytest.mark.parametrize(
+    "optional, name", [(False, "gpu_ids"), (False, "select_gpus"), (True, "gpu_list")]
+)
 def test_script_that_has_an_inserted_name_is_refused(optional, name):
     """T2: whichever comes last would be called by both."""
     outcome = outcome_of(SCRIPT + f"\n\ndef {name}(spec):\n    return 'mine'\n", optional=optional)
@@ -300,7 +330,11 @@ def test_options_of_a_group_do_not_make_the_group_the_parser(tmp_path, monkeypat
 def test_functions_are_inserted_above_their_use_wherever_that_is(late):
     source = "import argparse\np = argparse.ArgumentParser()\np.add_argument('-x')\na = p.parse_args()\ngpus = [0, 1]\n"
     result = built((source + late).encode(), make("configurable_gpus"), {"<module>": 1})
-    assert result.index(b"def gpu_ids") < result.index(b"def select_gpus") < result.index(b"= select_gpus(")
+    assert (
+        result.index(b"def gpu_ids")
+        < result.index(b"def select_gpus")
+        < result.index(b"= select_gpus(")
+    )
     assert result.index(b'"--gpus"') < result.index(b"\na = p.parse_args")
 
 
@@ -311,7 +345,11 @@ def test_script_with_its_only_function_in_an_if_gets_the_functions_too():
         .replace("    gpus", "      gpus")
     )
     result = built(source.replace("    return", "      return").encode(), make("configurable_gpus"))
-    assert result.index(b"def gpu_ids") < result.index(b"def select_gpus") < result.index(b"= select_gpus(")
+    assert (
+        result.index(b"def gpu_ids")
+        < result.index(b"def select_gpus")
+        < result.index(b"= select_gpus(")
+    )
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -348,14 +386,18 @@ def main():
     )
 
 
-@pytest.mark.parametrize("line", ["gpus = None", "gpus = []", "devices = torch.cuda.device_count()"])
+@pytest.mark.parametrize(
+    "line", ["gpus = None", "gpus = []", "devices = torch.cuda.device_count()"]
+)
 def test_any_other_value_of_that_name_does_not_pass_for_the_edit(line):
     # OBSOLETE tells a human to delete the patch; here nobody can choose anything.
     assert outcome_of(SCRIPT.replace("gpus = [0, 1]", line)).verdict is Verdict.STALE
 
 
 def test_unrelated_variable_beside_the_list_does_not_make_the_patch_stale():
-    source = SCRIPT.replace("    gpus = [0, 1]\n", "    devices = torch.cuda.device_count()\n    gpus = [0, 1]\n")
+    source = SCRIPT.replace(
+        "    gpus = [0, 1]\n", "    devices = torch.cuda.device_count()\n    gpus = [0, 1]\n"
+    )
     assert outcome_of(source).verdict is Verdict.CLEAN
 
 
@@ -367,4 +409,7 @@ def test_list_that_is_already_the_one_asked_for_is_done():
 def test_bad_list_is_refused_when_the_patch_is_made(gpus):
     with pytest.raises(Exception, match="expected GPU ids|named twice") as caught:
         make("configurable_gpus", gpus=gpus)
-    assert (caught.value.code, caught.value.file) == (1, "patches/__init__.py")  # as in a series; --set is bad usage
+    assert (caught.value.code, caught.value.file) == (
+        1,
+        "patches/__init__.py",
+    )  # as in a series; --set is bad usage

@@ -6,8 +6,8 @@ import shutil
 import pytest
 from conftest import REPO, replace
 
-from patcher.problem import Problem, UsageError
-from patcher.project import Project, Request
+from patcher.build.project import Project, Request
+from patcher.core.problem import Problem, UsageError
 
 TWICE = """
 class Again(Patch):
@@ -39,7 +39,9 @@ def test_run_leaves_nothing_in_the_folder_of_the_patches(project, process):
     assert sorted((project / "patches").rglob("*")) == before
 
 
-@pytest.mark.parametrize("count, change", [(2, lambda text: text + TWICE), (0, lambda text: "import libcst\n")])
+@pytest.mark.parametrize(
+    "count, change", [(2, lambda text: text + TWICE), (0, lambda text: "import libcst\n")]
+)
 def test_file_with_another_number_of_patches_than_one_is_a_finding(project, count, change):
     path = project / "patches/reshape_topk.py"
     path.write_text(change(path.read_text()))
@@ -56,7 +58,9 @@ def test_patch_that_records_an_option_it_does_not_take_is_a_finding(project):
     assert (caught.value.file, caught.value.code) == ("patches/local_rank_from_env.py", 1)
 
 
-@pytest.mark.parametrize("name", ["reshape_topk", "any_launcher"])  # it comes after it, or not at all
+@pytest.mark.parametrize(
+    "name", ["reshape_topk", "any_launcher"]
+)  # it comes after it, or not at all
 def test_patch_before_one_that_it_needs_is_a_fault_of_the_series(project, name):
     path = project / "patches/local_rank_from_env.py"
     replace(path, b"    changes = [", f'    needs = ("{name}",)\n    changes = ['.encode())
@@ -79,11 +83,11 @@ def test_support_is_every_module_by_its_name(project):
 def test_inputs_are_all_that_decides_on_the_bytes_of_a_build(project, process):
     inputs = Project(project).inputs()
     assert {f"patches/support/{name}.py" for name in ("__init__", "gpu_list")} <= inputs.keys()
-    code = "import sys, patcher.engine; print(*(m for m in sys.modules if m.startswith('patcher.')))"
+    code = "import sys, patcher.core.engine; print(*(m for m in sys.modules if m.startswith('patcher.')))"
     loaded = {f"{name.replace('.', '/')}.py" for name in process("-c", code, args=[]).out.split()}
-    assert loaded - {"patcher/problem.py"} == {n for n in inputs if n.startswith("patcher/")} - {
-        *("patcher/__init__.py", "patcher/build.py")
-    }
+    loaded -= {"patcher/core.py", "patcher/tree.py", "patcher/core/problem.py"}
+    entry = {"patcher/__init__.py", "patcher/build/build.py"}
+    assert loaded == {name for name in inputs if name.startswith("patcher/")} - entry
 
 
 def test_build_needs_no_torch(project, process):
@@ -96,7 +100,9 @@ def test_build_needs_no_torch(project, process):
 def test_two_projects_in_one_process_do_not_share_their_patches(project, tmp_path):
     other = tmp_path / "other"
     (other / "patches").mkdir(parents=True)
-    (other / "patches/__init__.py").write_text('SERIES = {"mine": {"only": {}}}\nDEFAULT = "mine"\n')
+    (other / "patches/__init__.py").write_text(
+        'SERIES = {"mine": {"only": {}}}\nDEFAULT = "mine"\n'
+    )
     first, second = Project(project), Project(other)
     for _ in range(2):
         assert "guide" in first.all_series()
@@ -104,7 +110,11 @@ def test_two_projects_in_one_process_do_not_share_their_patches(project, tmp_pat
 
 
 def test_wrong_option_in_the_series_is_the_fault_of_its_file(project):
-    replace(project / "patches/__init__.py", b'"configurable_gpus": {}', b'"configurable_gpus": {"x": 1}')
+    replace(
+        project / "patches/__init__.py",
+        b'"configurable_gpus": {}',
+        b'"configurable_gpus": {"x": 1}',
+    )
     with pytest.raises(Problem, match="has no option 'x'") as caught:
         Project(project).patches_of(Request("guide"))
     assert (caught.value.file, caught.value.code) == ("patches/__init__.py", 1)

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,9 @@ from patcher.rewrite.core import PATCHES
 from patcher.rewrite.files import find
 
 OLD = b"import os\nparser.add_argument('--local_rank', default=-1)  # rank\nn = correct[:k].view(-1)\n"
-NEW = OLD.replace(b"default=-1", b'default=int(os.environ.get("LOCAL_RANK", -1))').replace(b".view", b".reshape")
+NEW = OLD.replace(b"default=-1", b'default=int(os.environ.get("LOCAL_RANK", -1))').replace(
+    b".view", b".reshape"
+)
 OTHER = b"x = 1\n"
 UNSURE = b"import torch\ngpus = [0, 1]\n"
 
@@ -70,7 +71,9 @@ def test_diff_can_be_applied_with_what_is_said_below_it(folder, patcher, tool):
         if content is not None:
             Path(name).write_bytes(content)
     subprocess.run(tool, input=shown, check=True, cwd=folder, capture_output=True)
-    assert {name: entry for name, entry in tree(folder).items() if not name.endswith(".orig")} == written
+    assert {
+        name: entry for name, entry in tree(folder).items() if not name.endswith(".orig")
+    } == written
 
 
 @pytest.mark.parametrize(
@@ -112,11 +115,15 @@ def test_diff_can_be_applied_in_the_tree_however_the_files_are_named(
 def test_base_of_the_diff_is_one_for_programs_too(repository, patcher, monkeypatch):
     """T18: json says where the diffs apply."""
     monkeypatch.chdir("sub")
-    assert json.loads(patcher("rewrite", "--format", "json", "..").stdout)["base"] == str(repository)
+    assert json.loads(patcher("rewrite", "--format", "json", "..").stdout)["base"] == str(
+        repository
+    )
     assert json.loads(patcher("rewrite", "--format", "json", ".").stdout)["base"] == ""
 
 
-@pytest.mark.parametrize("name", [b"t\tab", b'q"uote', b"s pace", b"\xff", "ä".encode(), b"n\nl", b"back\\slash"])
+@pytest.mark.parametrize(
+    "name", [b"t\tab", b'q"uote', b"s pace", b"\xff", "ä".encode(), b"n\nl", b"back\\slash"]
+)
 def test_diff_of_a_file_with_a_strange_name_can_be_applied(folder, process, name):
     """T6: a name with other bytes than text is spelled as git spells it."""
     path = Path(os.fsdecode(name + b".py"))
@@ -158,7 +165,9 @@ def test_place_for_a_human_is_named_and_the_certain_ones_are_written(folder, pat
     assert patcher("rewrite", "--write", ".").code == 1
 
 
-@pytest.mark.parametrize("select", [["--select", "reshape_topk"], ["--select=reshape_topk,reshape_topk"]])
+@pytest.mark.parametrize(
+    "select", [["--select", "reshape_topk"], ["--select=reshape_topk,reshape_topk"]]
+)
 def test_only_selected_patches_are_applied(folder, patcher, select):
     put(folder, a=OLD)
     assert patcher("rewrite", "--write", *select, "a.py").code == 0
@@ -169,19 +178,23 @@ def test_both_spellings_are_added_where_that_is_asked_for(folder, patcher):
     put(folder, a=NEW)
     assert patcher("rewrite", "a.py").code == 0
     assert patcher("rewrite", "--write", "--both-spellings", "a.py").code == 0
-    assert (folder / "a.py").read_bytes() == NEW.replace(b"'--local_rank'", b"'--local_rank', '--local-rank'")
+    assert (folder / "a.py").read_bytes() == NEW.replace(
+        b"'--local_rank'", b"'--local_rank', '--local-rank'"
+    )
 
 
 def lines(*paths: str, verbose: bool) -> list[str]:
-    arguments = {"select": [], "exclude": [], "jobs": 1, "format": "text", "write": False, "both_spellings": False}
-    return [line for line, _ in report.text(command.run(Namespace(paths=paths, verbose=verbose, **arguments)))]
+    return [line for line, _ in report.text(command.run(paths, jobs=1), verbose)]
 
 
 def test_what_is_already_right_is_named_if_that_is_asked_for(folder):
     """T16: with -v a file that is already right is named, with the line that makes it so."""
     put(folder, a=NEW, b=OTHER, c=OLD + b"m = correct[:k].reshape(-1)\n")
     counted = "3 files: 1 rewritten, 2 edits, 1 already, 1 nothing to do; nothing was written, --write does that"
-    assert lines(".", verbose=False) == ["c.py: rewritten 2 (local_rank_from_env 1, reshape_topk 1)", counted]
+    assert lines(".", verbose=False) == [
+        "c.py: rewritten 2 (local_rank_from_env 1, reshape_topk 1)",
+        counted,
+    ]
     rank, topk, edits, other, last = lines(".", verbose=True)
     assert rank.startswith("a.py:2:") and ": already: local_rank_from_env: " in rank
     assert topk.startswith("a.py:3:5: already: reshape_topk: ")
@@ -197,13 +210,22 @@ BYTES = {
     "crlf": (OLD.replace(b"\n", b"\r\n"), NEW.replace(b"\n", b"\r\n")),
     "mixed line endings": (OLD.replace(b"os\n", b"os\r\n"), NEW.replace(b"os\n", b"os\r\n")),
     "bom": (b"\xef\xbb\xbf" + OLD, b"\xef\xbb\xbf" + NEW),
-    "bom and cookie": (b"\xef\xbb\xbf# coding: utf-8\r\n" + OLD, b"\xef\xbb\xbf# coding: utf-8\r\n" + NEW),
+    "bom and cookie": (
+        b"\xef\xbb\xbf# coding: utf-8\r\n" + OLD,
+        b"\xef\xbb\xbf# coding: utf-8\r\n" + NEW,
+    ),
     "latin-1": (b"# coding: latin-1\nx = '\xe4'; " + OLD, b"# coding: latin-1\nx = '\xe4'; " + NEW),
     "cp1252 in the second line": (b"#!x\n# vim: set fileencoding=cp1252 :\n#\x80\n" + OLD, None),
-    "utf-8": ("x = 'äöü€😀'; y = ".encode() + b"0\n" + OLD, "x = 'äöü€😀'; y = ".encode() + b"0\n" + NEW),
+    "utf-8": (
+        "x = 'äöü€😀'; y = ".encode() + b"0\n" + OLD,
+        "x = 'äöü€😀'; y = ".encode() + b"0\n" + NEW,
+    ),
     "no final newline": (OLD[:-1], NEW[:-1]),
     "form feed": (b"\x0c\n" + OLD + b"\x0c\nx = '\x0b\x1c\x85'\n".replace(b"\x85", b""), None),
-    "line separators in strings": (b"x = '\xe2\x80\xa8\xc2\x85'\n" + OLD, b"x = '\xe2\x80\xa8\xc2\x85'\n" + NEW),
+    "line separators in strings": (
+        b"x = '\xe2\x80\xa8\xc2\x85'\n" + OLD,
+        b"x = '\xe2\x80\xa8\xc2\x85'\n" + NEW,
+    ),
     "tabs": (b"if x:\n\tpass\n" + OLD, b"if x:\n\tpass\n" + NEW),
     "trailing blanks": (OLD + b"   \n\t\n\n\n", NEW + b"   \n\t\n\n\n"),
 }
@@ -221,7 +243,11 @@ def test_bytes_outside_of_an_edit_are_kept(folder, patcher, form):
 
 REFUSED = {
     "python 2": (OLD + b"print 'x'\n", 4, "Missing parentheses"),
-    "merge markers": (OLD + b"<<<<<<< HEAD\nx = 1\n=======\nx = 2\n>>>>>>> b\n", 4, "a merge that nobody has finished"),
+    "merge markers": (
+        OLD + b"<<<<<<< HEAD\nx = 1\n=======\nx = 2\n>>>>>>> b\n",
+        4,
+        "a merge that nobody has finished",
+    ),
     "not utf-8": (OLD + b"# \x80\n", 4, "0x80"),
     "not in its own encoding": (b"# coding: ascii\n" + OLD + b"# \xe4\n", 5, "ascii"),
     "unknown encoding": (b"# coding: klingon\n" + OLD, 1, "klingon"),
@@ -238,7 +264,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_file_that_cannot_be_read_is_refused_by_name_and_the_others_are_written(folder, patcher, why):
+def test_file_that_cannot_be_read_is_refused_by_name_and_the_others_are_written(
+    folder, patcher, why
+):
     source, line, words = REFUSED[why]
     put(folder, a=source, b=OLD)
     result = patcher("rewrite", "--write", ".")
@@ -309,7 +337,9 @@ def test_hard_link_is_not_parted_silently(folder, patcher):
 
 def test_write_protected_file_is_said_and_left(folder, patcher, monkeypatch):
     put(folder, a=OLD)
-    monkeypatch.setattr(write.os, "access", lambda path, mode: False)  # as root everything may be written
+    monkeypatch.setattr(
+        write.os, "access", lambda path, mode: False
+    )  # as root everything may be written
     for mode in ("--write", "--diff"):
         result = patcher("rewrite", mode, "a.py")
         assert result.code == 1
@@ -356,7 +386,9 @@ def test_failed_write_leaves_the_file_and_no_litter(folder, patcher, monkeypatch
 
 @pytest.mark.parametrize("call", ["chmod", "fsync", "stat", "replace"])
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-def test_killed_run_leaves_the_old_or_the_new_file_and_the_next_run_tidies_up(folder, process, call, late):
+def test_killed_run_leaves_the_old_or_the_new_file_and_the_next_run_tidies_up(
+    folder, process, call, late
+):
     put(folder, a=OLD)
     os.chmod("a.py", 0o751)
     program = (
@@ -420,7 +452,9 @@ def repository(folder):
 def test_folder_in_a_git_tree_is_searched_as_git_sees_it(repository):
     assert names(".") == ["new.py", "sub/deep.py", "tracked.py"]
     assert names("sub") == ["sub/deep.py"]
-    assert names(repository) == [str(repository / name) for name in ("new.py", "sub/deep.py", "tracked.py")]
+    assert names(repository) == [
+        str(repository / name) for name in ("new.py", "sub/deep.py", "tracked.py")
+    ]
 
 
 def test_ignored_file_that_is_named_is_meant(repository):
@@ -477,8 +511,14 @@ def test_repository_that_git_refuses_is_left_with_the_advice_of_git(dubious, pat
     before = tree(dubious)
     result = patcher("rewrite", mode, path)
     assert (result.code, result.out, tree(dubious)) == (2, "", before)
-    assert "it is not known what git ignores here: git says: detected dubious ownership in repository" in result.err
-    assert "To add an exception for this directory, call: git config --global --add safe.directory " in result.err
+    assert (
+        "it is not known what git ignores here: git says: detected dubious ownership in repository"
+        in result.err
+    )
+    assert (
+        "To add an exception for this directory, call: git config --global --add safe.directory "
+        in result.err
+    )
     assert patcher("rewrite", "--write", "ignored.py", "s*/d*.py").code == 0
     assert (dubious / "ignored.py").read_bytes() == (dubious / "sub/deep.py").read_bytes() == NEW
 
@@ -490,7 +530,8 @@ def test_repository_without_git_is_left(repository, patcher, monkeypatch):
     result = patcher("rewrite", "--write", "sub")
     assert (result.code, result.out, tree(repository)) == (2, "", before)
     assert (
-        "sub: nothing is rewritten, because it is not known what git ignores here: git is not installed" in result.err
+        "sub: nothing is rewritten, because it is not known what git ignores here: git is not installed"
+        in result.err
     )
     shutil.rmtree(".git")
     assert patcher("rewrite", "--write", "sub").code == 0
@@ -547,7 +588,10 @@ def test_path_that_leads_to_nothing_is_bad_usage_and_nothing_is_read(repository,
     "arguments, says",
     [
         ([], "PATH"),
-        (["--select", "nosuch", "."], "there is no such patch for other scripts; there are: local_rank_from_env"),
+        (
+            ["--select", "nosuch", "."],
+            "there is no such patch for other scripts; there are: local_rank_from_env",
+        ),
         (["--write", "--diff", "."], "not allowed with"),
         (["-j", "0", "."], "expected 1 or more"),
         (["-j", "x", "."], "invalid int"),
@@ -568,7 +612,9 @@ def test_empty_folder_is_fine(folder, patcher):
 
 def test_every_patch_for_other_scripts_is_one_of_the_series():
     """Except for the one fault that no script of the guide has."""
-    assert all((REPO / f"patches/{name}.py").is_file() for name in PATCHES if name != "async_keyword")
+    assert all(
+        (REPO / f"patches/{name}.py").is_file() for name in PATCHES if name != "async_keyword"
+    )
 
 
 # stdin
@@ -581,7 +627,8 @@ def test_script_in_an_encoding_without_ascii_is_named(folder, patcher, encoding)
     result = patcher("rewrite", "--write", ".")
     assert result.code == 1
     assert (
-        f"a.py: cannot parse: {encoding[:6].upper()}, in which Python reads no script; save it as UTF-8" in result.out
+        f"a.py: cannot parse: {encoding[:6].upper()}, in which Python reads no script; save it as UTF-8"
+        in result.out
     )
     assert "3 files: 1 rewritten, 2 edits, 1 nothing to do, 1 cannot be parsed" in result.out
     assert (folder / "a.py").read_bytes() == OLD.decode().encode(encoding)
@@ -598,7 +645,10 @@ def test_utf_16_on_stdin_is_named_and_passed_on(folder):
 
 def test_script_from_stdin_is_shown_as_a_diff(folder, process):
     done = subprocess.run(
-        [sys.executable, "-m", "patcher", "rewrite", "-"], input=OLD, capture_output=True, env=environment()
+        [sys.executable, "-m", "patcher", "rewrite", "-"],
+        input=OLD,
+        capture_output=True,
+        env=environment(),
     )
     assert done.returncode == 1
     assert b"+n = correct[:k].reshape(-1)\n" in done.stdout
@@ -606,7 +656,8 @@ def test_script_from_stdin_is_shown_as_a_diff(folder, process):
 
 
 @pytest.mark.parametrize(
-    "source, after, code", [(OLD, NEW, 0), (OTHER, OTHER, 0), (UNSURE, UNSURE, 1), (b"f(", b"f(", 0)]
+    "source, after, code",
+    [(OLD, NEW, 0), (OTHER, OTHER, 0), (UNSURE, UNSURE, 1), (b"f(", b"f(", 0)],
 )
 def test_script_from_stdin_goes_to_stdout_with_write(folder, source, after, code):
     done = subprocess.run(
@@ -655,7 +706,10 @@ def test_number_of_processes_makes_no_difference(many, process, form):
     three = process("rewrite", "-j", "3", "--format", form, ".", cwd=many)
     assert one == three
     assert one.code == 1
-    assert "150 files: 50 rewritten, 100 edits, 25 already, 25 nothing to do, 25 need a human, 25 cannot" in one.out
+    assert (
+        "150 files: 50 rewritten, 100 edits, 25 already, 25 nothing to do, 25 need a human, 25 cannot"
+        in one.out
+    )
 
 
 def test_many_processes_write_what_one_writes(many, process):
@@ -687,7 +741,12 @@ def test_interrupted_run_says_nothing_and_leaves_whole_files(many, process):
         put(many, **{f"f{number:04}": OLD})
     argv = [sys.executable, "-m", "patcher", "rewrite", "-j", "2", "--write", "."]
     done = subprocess.Popen(
-        argv, cwd=many, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        argv,
+        cwd=many,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     while b".reshape" not in (many / "f000.py").read_bytes():
         assert done.poll() is None
@@ -707,7 +766,9 @@ def test_bar_is_shown_on_a_terminal_and_nowhere_else(many, process):
     assert process("rewrite", "--write", ".", cwd=many).err == ""
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "patcher", "rewrite", "."]
-    done = subprocess.Popen(argv, cwd=many, env=environment(TERM="xterm"), stdout=subprocess.DEVNULL, stderr=theirs)
+    done = subprocess.Popen(
+        argv, cwd=many, env=environment(TERM="xterm"), stdout=subprocess.DEVNULL, stderr=theirs
+    )
     os.close(theirs)
     shown = b""
     try:
@@ -722,7 +783,9 @@ def test_bar_is_shown_on_a_terminal_and_nowhere_else(many, process):
 
 def test_nothing_heavy_is_imported(folder, process):
     put(folder, a=OLD)
-    trace = process("rewrite", "--write", "a.py", args=("-X", "importtime", "-m", "patcher"), cwd=folder).err
+    trace = process(
+        "rewrite", "--write", "a.py", args=("-X", "importtime", "-m", "patcher"), cwd=folder
+    ).err
     assert "patcher.rewrite.core" in trace
     for module in ("libcst", "rich", "concurrent", "multiprocessing", "difflib"):
         assert f" {module}\n" not in trace and f" {module}." not in trace, module
@@ -752,8 +815,12 @@ def test_json_says_everything(folder, patcher):
 def test_github_annotates_what_waits_for_somebody(folder, patcher):
     put(folder, a=OLD, b=OTHER, c=UNSURE, d=OLD + b"f(\n")
     lines = patcher("rewrite", "--format", "github", ".").out.splitlines()
-    assert lines[0].startswith("::error file=a.py,line=2,col=1,title=patcher rewrite::local_rank_from_env: ")
-    assert lines[2].startswith("::error file=c.py,line=2,col=8,title=patcher rewrite::needs a human: ")
+    assert lines[0].startswith(
+        "::error file=a.py,line=2,col=1,title=patcher rewrite::local_rank_from_env: "
+    )
+    assert lines[2].startswith(
+        "::error file=c.py,line=2,col=8,title=patcher rewrite::needs a human: "
+    )
     assert lines[3].startswith("::error file=d.py,line=4,")
     assert lines[4].startswith("::notice title=patcher::4 files: ")
     written = patcher("rewrite", "--write", "--format", "github", "a.py").out.splitlines()
@@ -762,7 +829,11 @@ def test_github_annotates_what_waits_for_somebody(folder, patcher):
 
 def test_hook_for_pre_commit_runs_on_the_files_that_it_is_given(folder, process):
     hook = (REPO / ".pre-commit-hooks.yaml").read_text()
-    (entry,) = [line.partition(":")[2].split() for line in hook.splitlines() if line.strip().startswith("entry:")]
+    (entry,) = [
+        line.partition(":")[2].split()
+        for line in hook.splitlines()
+        if line.strip().startswith("entry:")
+    ]
     assert entry[0] == "patcher"
     put(folder, a=OLD, b=OTHER)
     assert process(*entry[1:], "a.py", "b.py", cwd=folder).code == 0

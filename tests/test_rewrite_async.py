@@ -43,7 +43,9 @@ def test_argument_of_a_tensors_method_is_renamed(call, head, newline):
 
 def test_other_faults_are_mended_once_the_file_can_be_parsed():
     """T12: after the renaming the file parses and the other patches apply."""
-    source = 'x.cuda(async=True)\nn = correct[:k].view(-1)\np.add_argument("--local_rank", default=0)\n'
+    source = (
+        'x.cuda(async=True)\nn = correct[:k].view(-1)\np.add_argument("--local_rank", default=0)\n'
+    )
     done = run(source)
     assert done.after.decode() == (
         "import os\nx.cuda(non_blocking=True)\nn = correct[:k].reshape(-1)\n"

@@ -93,7 +93,10 @@ def test_list_comes_from_an_option_whose_default_it_is(code, ids, new, use, newl
 
 HOMES = [  # what follows the head, and what it becomes
     ("gpus = [0, 1]\nmodel.cuda(0)\n", "gpus = args.gpus\nmodel.cuda(args.gpus[0])\n"),
-    ("gpus = [2, 3]\ntorch.cuda.set_device(2)\n", "gpus = args.gpus\ntorch.cuda.set_device(args.gpus[0])\n"),
+    (
+        "gpus = [2, 3]\ntorch.cuda.set_device(2)\n",
+        "gpus = args.gpus\ntorch.cuda.set_device(args.gpus[0])\n",
+    ),
     (
         "nn.DataParallel(m, device_ids=[0, 1], output_device=0)\n",
         "nn.DataParallel(m, device_ids=args.gpus, output_device=args.gpus[0])\n",
@@ -143,10 +146,15 @@ def test_visible_devices_that_are_set_before_are_no_hindrance():
     assert rewritten(head + HEAD + "m.cuda()\ngpus = [0, 1]\n") == expected
 
 
-@pytest.mark.parametrize("use", ["m.cuda()\n", "m.to('cuda')\n", "d = torch.device('cuda' if x else 'cpu')\n"])
+@pytest.mark.parametrize(
+    "use", ["m.cuda()\n", "m.to('cuda')\n", "d = torch.device('cuda' if x else 'cpu')\n"]
+)
 def test_current_device_is_made_the_home_device_where_the_script_means_it(use):
     source = HEAD + use + "nn.DataParallel(m, device_ids=[0, 1])\n"
-    assert rewritten(source) == with_option("[0, 1]", current=True) + use + "nn.DataParallel(m, device_ids=args.gpus)\n"
+    assert (
+        rewritten(source)
+        == with_option("[0, 1]", current=True) + use + "nn.DataParallel(m, device_ids=args.gpus)\n"
+    )
 
 
 LEFT = [
@@ -203,7 +211,8 @@ HUMAN = [  # the script, a line that is named, and words that say why
     ("import torch\ngpus = [0, 1]\n" + HEAD, 2, "not certainly at hand in line 2"),
     (HEAD + "gpus = [0, 1]\nnn.DataParallel(m, [2, 3])\n", 8, "different lists"),
     (
-        HEAD + "from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(m, device_ids=[0, 1])\n",
+        HEAD
+        + "from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(m, device_ids=[0, 1])\n",
         8,
         "Distributed",
     ),
@@ -215,30 +224,57 @@ HUMAN = [  # the script, a line that is named, and words that say why
     (HEAD + "def f(args):\n    gpus = [0, 1]\n", 8, "not certainly at hand"),
     (HEAD + "def f(args):\n    gpus = [0, 1]\nf(x)\n", 8, "not certainly at hand"),
     (
-        HEAD.replace("args = parser", "args = vars(parser").replace("args()", "args())") + "gpus = [0, 1]\n",
+        HEAD.replace("args = parser", "args = vars(parser").replace("args()", "args())")
+        + "gpus = [0, 1]\n",
         7,
         "not certainly",
     ),
     (HEAD + "other = argparse.ArgumentParser()\ngpus = [0, 1]\n", 8, "2 parsers"),
     (HEAD + "args = parser.parse_args()\ngpus = [0, 1]\n", 8, "parses 2 times"),
-    ("import argparse, torch\nargs = argparse.ArgumentParser().parse_args()\ngpus = [0, 1]\n", 3, "no certain name"),
+    (
+        "import argparse, torch\nargs = argparse.ArgumentParser().parse_args()\ngpus = [0, 1]\n",
+        3,
+        "no certain name",
+    ),
     (HEAD + "gpus = [0, 1]\nnn.DataParallel(m, [0,  # first\n1])\n", 8, "comment"),
     (HEAD + "gpus = [0, 1]\nm.to('cuda:1')\n", 7, "'cuda:1' in line 8"),
     (HEAD + "gpus = [2, 3]\nm.cuda(0)\n", 7, "0 in line 8"),
     (HEAD + "gpus = [2, 3]\nm.cuda()\n", 7, "GPU 0, and the list begins with 2"),
-    (HEAD.replace("'-x'", "'--device', default='cuda:0'") + "gpus = [0, 1]\n", 7, "'cuda:0' in line 5"),
+    (
+        HEAD.replace("'-x'", "'--device', default='cuda:0'") + "gpus = [0, 1]\n",
+        7,
+        "'cuda:0' in line 5",
+    ),
     (HEAD + "gpus = [0, 1]\nif str(d) == 'cuda:0': pass\n", 7, "would not follow"),
-    (HEAD + "gpus = [0, 1]\ntorch.load(f, map_location={'cuda:0': 'cpu'})\n", 7, "would not follow"),
-    (HEAD + "gpus = [0, 1]\nm.cuda()\ntorch.cuda.set_device(local_rank)\n", 7, "line 9 makes a device the current one"),
-    (HEAD + "gpus = [0, 1]\nm.cuda()\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n", 7, "CUDA_VISIBLE_DEVICES"),
+    (
+        HEAD + "gpus = [0, 1]\ntorch.load(f, map_location={'cuda:0': 'cpu'})\n",
+        7,
+        "would not follow",
+    ),
+    (
+        HEAD + "gpus = [0, 1]\nm.cuda()\ntorch.cuda.set_device(local_rank)\n",
+        7,
+        "line 9 makes a device the current one",
+    ),
+    (
+        HEAD + "gpus = [0, 1]\nm.cuda()\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n",
+        7,
+        "CUDA_VISIBLE_DEVICES",
+    ),
     (HEAD + "gpus = [0, 1]\nm.cuda()\nmp.Process(target=f).start()\n", 7, "starts processes"),
     (
-        HEAD.replace("import torch\n", "import torch as t\n").replace("import torch.nn", "import t.nn")
+        HEAD.replace("import torch\n", "import torch as t\n").replace(
+            "import torch.nn", "import t.nn"
+        )
         + "gpus = [0, 1]\nm.cuda()\n",
         7,
         "`torch`",
     ),
-    (HEAD.replace("args = ", "x = 1; args = ") + "gpus = [0, 1]\nm.cuda()\n", 7, "more than one statement"),
+    (
+        HEAD.replace("args = ", "x = 1; args = ") + "gpus = [0, 1]\nm.cuda()\n",
+        7,
+        "more than one statement",
+    ),
     (HEAD.replace("('-x')", "('-x'); y = 1") + "gpus = [0, 1]\n", 7, "more than one statement"),
 ]
 
@@ -274,11 +310,19 @@ def test_option_that_would_be_handed_on_to_a_function_is_left_to_a_human(call):
 
 @pytest.mark.parametrize(
     "call",
-    ["print('{x}'.format(**vars(args)))", "print(*vars(args).items())", "d = dict(**vars(args))", "f(vars(args))"],
+    [
+        "print('{x}'.format(**vars(args)))",
+        "print(*vars(args).items())",
+        "d = dict(**vars(args))",
+        "f(vars(args))",
+    ],
 )
 def test_what_takes_any_arguments_is_no_hindrance(call):
     """T17: dict, format and print take one more option."""
-    assert rewritten(f"{HEAD}gpus = [0, 1]\n{call}\n") == with_option("[0, 1]") + f"gpus = args.gpus\n{call}\n"
+    assert (
+        rewritten(f"{HEAD}gpus = [0, 1]\n{call}\n")
+        == with_option("[0, 1]") + f"gpus = args.gpus\n{call}\n"
+    )
 
 
 IN_FUNCTIONS = [
@@ -376,7 +420,9 @@ class Torch:
 
         torch, nn = types.ModuleType("torch"), types.ModuleType("torch.nn")
         torch.nn, nn.DataParallel = nn, DataParallel
-        torch.cuda = types.SimpleNamespace(is_available=lambda: True, set_device=lambda n: used.update(set_device=n))
+        torch.cuda = types.SimpleNamespace(
+            is_available=lambda: True, set_device=lambda n: used.update(set_device=n)
+        )
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "torch.nn", nn)
 

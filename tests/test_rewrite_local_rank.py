@@ -32,11 +32,17 @@ def rewritten(source: str, **options) -> str:
 CALLS = [  # what is passed to add_argument, before and after
     ('"--local_rank", type=int, default=-1', f'"--local_rank", type=int, default=int({ENV}-1))'),
     ("'--local_rank', default=-1, type=int", f"'--local_rank', default=int({ENV}-1)), type=int"),
-    ('"--local_rank", default=0, type=int, help="x"', f'"--local_rank", default=int({ENV}0)), type=int, help="x"'),
+    (
+        '"--local_rank", default=0, type=int, help="x"',
+        f'"--local_rank", default=int({ENV}0)), type=int, help="x"',
+    ),
     ('"--local_rank", type=int, default=1', f'"--local_rank", type=int, default=int({ENV}1))'),
     ('"--local_rank", type=int, default=- 1', f'"--local_rank", type=int, default=int({ENV}- 1))'),
     ('"--local_rank", default=-1', f'"--local_rank", default=int({ENV}-1))'),
-    ("'''--local_rank''', default=-1, type=int", f"'''--local_rank''', default=int({ENV}-1)), type=int"),
+    (
+        "'''--local_rank''', default=-1, type=int",
+        f"'''--local_rank''', default=int({ENV}-1)), type=int",
+    ),
     ('r"--local_rank", type=int, default=0', f'r"--local_rank", type=int, default=int({ENV}0))'),
     ('"--local-rank", type=int, default=0', f'"--local-rank", type=int, default=int({ENV}0))'),
     (
@@ -47,10 +53,22 @@ CALLS = [  # what is passed to add_argument, before and after
         '"--local-rank", "--local_rank", default=0, type=int',
         f'"--local-rank", "--local_rank", default=int({ENV}0)), type=int',
     ),
-    ('"-r", "--local_rank", default=0, type=int', f'"-r", "--local_rank", default=int({ENV}0)), type=int'),
-    ('"--local_rank", dest="local_rank", default=0', f'"--local_rank", dest="local_rank", default=int({ENV}0))'),
-    ('"--local_rank", dest="localrank", default=0', f'"--local_rank", dest="localrank", default=int({ENV}0))'),
-    ('"--local_rank", action="store", default=0', f'"--local_rank", action="store", default=int({ENV}0))'),
+    (
+        '"-r", "--local_rank", default=0, type=int',
+        f'"-r", "--local_rank", default=int({ENV}0)), type=int',
+    ),
+    (
+        '"--local_rank", dest="local_rank", default=0',
+        f'"--local_rank", dest="local_rank", default=int({ENV}0))',
+    ),
+    (
+        '"--local_rank", dest="localrank", default=0',
+        f'"--local_rank", dest="localrank", default=int({ENV}0))',
+    ),
+    (
+        '"--local_rank", action="store", default=0',
+        f'"--local_rank", action="store", default=int({ENV}0))',
+    ),
     # nothing to go by without a launcher: as before, it is None then
     ('"--local_rank", type=int, default=None', f'"--local_rank", type=int, default={NONE}'),
     ('"--local_rank", type=int', f'"--local_rank", type=int, default={NONE}'),
@@ -59,7 +77,10 @@ CALLS = [  # what is passed to add_argument, before and after
     ('"--local_rank", default=None', '"--local_rank", default=os.environ.get("LOCAL_RANK")'),
     # required: torchrun passes nothing, and a process alone has local rank 0
     ('"--local_rank", type=int, required=True', f'"--local_rank", type=int, default=int({ENV}0))'),
-    ('"--local_rank", required=True, type=int, help="x"', f'"--local_rank", default=int({ENV}0)), type=int, help="x"'),
+    (
+        '"--local_rank", required=True, type=int, help="x"',
+        f'"--local_rank", default=int({ENV}0)), type=int, help="x"',
+    ),
     ('"--local_rank", required=True', f'"--local_rank", default={ENV}"0")'),
     (
         '"--local_rank", type=int, default=1, required=True',
@@ -73,7 +94,10 @@ CALLS = [  # what is passed to add_argument, before and after
     ('"--local_rank", type=int, default="0"', f'"--local_rank", type=int, default=int({ENV}"0"))'),
     ('"--local_rank", default="0"', f'"--local_rank", default={ENV}"0")'),
     ('"--local_rank", type=str, default=0', f'"--local_rank", type=str, default={ENV}0)'),
-    ('"--local_rank", type=lambda s: int(s), default=0', f'"--local_rank", type=lambda s: int(s), default={ENV}0)'),
+    (
+        '"--local_rank", type=lambda s: int(s), default=0',
+        f'"--local_rank", type=lambda s: int(s), default={ENV}0)',
+    ),
 ]
 
 
@@ -192,18 +216,39 @@ ASSIGNED = [  # what gives the option its value on every path, and the line of t
     (PARSE + f"if 'LOCAL_RANK' in os.environ:\n    {TAKE}", 6),
     (PARSE + f"if 'RANK' in os.environ and 'WORLD_SIZE' in os.environ.keys():\n    {TAKE}", 6),
     (PARSE + f"if 'LOCAL_RANK' not in os.environ:\n    pass\nelse:\n    {TAKE}", 8),
-    (PARSE + f"if x and 'RANK' not in os.environ:\n    pass\nelif os.getenv('LOCAL_RANK'):\n    {TAKE}", 8),
+    (
+        PARSE
+        + f"if x and 'RANK' not in os.environ:\n    pass\nelif os.getenv('LOCAL_RANK'):\n    {TAKE}",
+        8,
+    ),
     (PARSE + f"if os.environ.get('LOCAL_RANK') is not None:\n    {TAKE}", 6),
-    ("from os import environ as e\n" + PARSE + f"if e.get('LOCAL_RANK') and 'RANK' in e:\n    {TAKE}", 7),
+    (
+        "from os import environ as e\n"
+        + PARSE
+        + f"if e.get('LOCAL_RANK') and 'RANK' in e:\n    {TAKE}",
+        7,
+    ),
     (PARSE + f"e = os.environ\nif not e['RANK'] is None:\n    {TAKE}", 7),
     (PARSE + f"if a.local_rank == -1:\n    {TAKE}", 6),
     (PARSE + f"try:\n    {TAKE}\nexcept KeyError:\n    pass", 6),
     (PARSE + f"if __name__ == '__main__':\n    {TAKE}", 6),
-    (PARSE + 'a.local_rank = int(os.environ["LOCAL_RANK"]) if "LOCAL_RANK" in os.environ else 0', 5),
+    (
+        PARSE + 'a.local_rank = int(os.environ["LOCAL_RANK"]) if "LOCAL_RANK" in os.environ else 0',
+        5,
+    ),
     (PARSE + 'a.local_rank = int(os.environ.get("LOCAL_RANK", a.local_rank))', 5),
     (IN_FUNCTION + PARSE + "set_up(a)", 3),
-    (IN_FUNCTION + "def main():\n    " + PARSE.replace("\n", "\n    ") + "set_up(a)\nif x:\n    main()", 3),
-    ("def parse():\n    " + PARSE.replace("\n", "\n    ") + f"{TAKE}\n    return a\na = parse()", 6),
+    (
+        IN_FUNCTION
+        + "def main():\n    "
+        + PARSE.replace("\n", "\n    ")
+        + "set_up(a)\nif x:\n    main()",
+        3,
+    ),
+    (
+        "def parse():\n    " + PARSE.replace("\n", "\n    ") + f"{TAKE}\n    return a\na = parse()",
+        6,
+    ),
 ]
 
 
@@ -250,12 +295,18 @@ PATHS = [  # how a default comes by the variable, and on every path?
     ('r = int(os.environ["LOCAL_RANK"]) if "LOCAL_RANK" in os.environ else 0', True),
     ('r = int(os.environ["LOCAL_RANK"]) if x else 0', False),
     ('r = 0\nif "LOCAL_RANK" in os.environ:\n    r = int(os.environ["LOCAL_RANK"])', True),
-    ('if "LOCAL_RANK" in os.environ:\n    r = int(os.environ["LOCAL_RANK"])\nelse:\n    r = 0', True),
+    (
+        'if "LOCAL_RANK" in os.environ:\n    r = int(os.environ["LOCAL_RANK"])\nelse:\n    r = 0',
+        True,
+    ),
     ('try:\n    r = int(os.environ["LOCAL_RANK"])\nexcept KeyError:\n    r = 0', True),
     ('r = os.environ.get("LOCAL_RANK") or 0\nr = int(r)\nr %= 8', True),
     ('r = 0\nif x:\n    r = int(os.environ["LOCAL_RANK"])', False),
     ('r = int(os.environ["LOCAL_RANK"])\nif x:\n    r = 0', False),
-    ('def f():\n    if "RANK" in os.environ:\n        return os.environ["RANK"]\n    return 0\nr = f()', True),
+    (
+        'def f():\n    if "RANK" in os.environ:\n        return os.environ["RANK"]\n    return 0\nr = f()',
+        True,
+    ),
     ('def f():\n    if x:\n        return os.environ["RANK"]\n    return 0\nr = f()', False),
     ('def f():\n    if x:\n        return 0\n    return os.environ["RANK"]\nr = f()', False),
     ("def f():\n    print(os.environ)\nr = f()", False),
@@ -269,21 +320,27 @@ def test_default_by_a_variable_is_right_if_every_path_reads_the_environment(sour
     """T15: a variable that reads the environment in one branch only is left to a human."""
     done = run(f'import os\n{source}\np.add_argument("--local_rank", default=r)\n')
     assert done.after == done.before
-    assert [finding.state for finding in done.findings] == [State.ALREADY if certain else State.HUMAN]
+    assert [finding.state for finding in done.findings] == [
+        State.ALREADY if certain else State.HUMAN
+    ]
 
 
 def test_line_that_reads_the_environment_is_named():
     """T16: a default by a variable is right by the line that reads the environment, not by its own."""
     source = 'import os\nr = os.environ.get("LOCAL_RANK", 0)\n\np.add_argument("--local_rank", default=int(r))\n'
     (finding,) = run(source).findings
-    assert (finding.line, finding.why) == (2, "the option in line 4 takes its default from the environment")
+    assert (finding.line, finding.why) == (
+        2,
+        "the option in line 4 takes its default from the environment",
+    )
 
 
 MAKE = "import os\np = argparse.ArgumentParser()\n"
 BACK = [  # around add_argument: the name is a parser before and after
     MAKE + 'p.add_argument("--local_rank", default=0)\np = library.add_arguments(p)\n',
     MAKE + 'p = library.add_arguments(p)\np.add_argument("--local_rank", default=0)\n',
-    MAKE + 'p.add_argument("--local_rank", default=0)\np = add(parser=p, x=1)\np = add_more(1, p)\n',
+    MAKE
+    + 'p.add_argument("--local_rank", default=0)\np = add(parser=p, x=1)\np = add_more(1, p)\n',
     'import os\ndef f(p):\n    p.add_argument("--local_rank", default=0)\n    p = library.add_arguments(p)\n',
 ]
 
@@ -295,8 +352,14 @@ def test_parser_that_a_library_hands_back_is_a_parser(source):
 
 
 HUMAN = [
-    ('p = argparse.ArgumentParser()\np = Options(p)\np.add_argument("--local_rank", default=0)', "argparse"),
-    ('p = argparse.ArgumentParser()\np = options(x)\np.add_argument("--local_rank", default=0)', "argparse"),
+    (
+        'p = argparse.ArgumentParser()\np = Options(p)\np.add_argument("--local_rank", default=0)',
+        "argparse",
+    ),
+    (
+        'p = argparse.ArgumentParser()\np = options(x)\np.add_argument("--local_rank", default=0)',
+        "argparse",
+    ),
     ('p = options(p)\np.add_argument("--local_rank", default=0)', "argparse"),
     ('p.add_argument("--local_rank", default=rank)', "default=rank"),
     ('rank = 0\np.add_argument("--local_rank", default=rank)', "default=rank"),
@@ -313,7 +376,10 @@ HUMAN = [
     ('p.add_argument("--gpu", "--local_rank", default=0)', "called gpu"),
     ('p.add_argument("--local_rank", dest=DEST, default=0)', "dest"),
     ('p.add_argument("--local_rank", required=wanted)', "required=wanted"),
-    ('p.add_argument("--local_rank", required=True, default=int(os.environ["LOCAL_RANK"]))', "required"),
+    (
+        'p.add_argument("--local_rank", required=True, default=int(os.environ["LOCAL_RANK"]))',
+        "required",
+    ),
     ('p.add_argument("--local_rank", default=0)\np.set_defaults(local_rank=3)', "set_defaults"),
     ('p = Options()\np.add_argument("--local_rank", default=0)', "argparse"),
     ('p.add_argument("--local_rank", 0, "the rank", default=0, env="X")', "argparse"),
@@ -339,7 +405,10 @@ NEW = f'p.add_argument("--local_rank", default=int({ENV}0)))\n'
 IMPORTS = [  # what stands before the option, before and after
     ("", "import os\n"),
     ("x = 1\n", "import os\nx = 1\n"),
-    ("#!/usr/bin/env python\n# -*- coding: utf-8 -*-\n", "#!/usr/bin/env python\n# -*- coding: utf-8 -*-\nimport os\n"),
+    (
+        "#!/usr/bin/env python\n# -*- coding: utf-8 -*-\n",
+        "#!/usr/bin/env python\n# -*- coding: utf-8 -*-\nimport os\n",
+    ),
     ("# A licence.\n\n# About x.\nx = 1\n", "# A licence.\n\n# About x.\nimport os\nx = 1\n"),
     ('"""About."""\n', '"""About."""\nimport os\n'),
     ('"""About."""\n\nx = 1\n', '"""About."""\nimport os\n\nx = 1\n'),
@@ -352,7 +421,10 @@ IMPORTS = [  # what stands before the option, before and after
     ("import argparse\nimport torch\n", "import argparse\nimport os\nimport torch\n"),
     ("import argparse, time\nimport torch\n", "import argparse, time\nimport os\nimport torch\n"),
     ("import argparse\n\nimport torch\n", "import argparse\nimport os\n\nimport torch\n"),
-    ("import argparse\nfrom time import time\n", "import argparse\nimport os\nfrom time import time\n"),
+    (
+        "import argparse\nfrom time import time\n",
+        "import argparse\nimport os\nfrom time import time\n",
+    ),
     ("from time import time\nimport torch\n", "import os\nfrom time import time\nimport torch\n"),
     ("import torch  # heavy\n", "import os\nimport torch  # heavy\n"),
     ('"""About."""\n# torch\nimport torch\n', '"""About."""\nimport os\n# torch\nimport torch\n'),
@@ -360,7 +432,10 @@ IMPORTS = [  # what stands before the option, before and after
     ("import os.path as osp\n", "import os\nimport os.path as osp\n"),
     ("from os import path\n", "import os\nfrom os import path\n"),
     ("from os.path import join\n", "import os\nfrom os.path import join\n"),
-    ("def f():\n    import os\n    return os\n", "import os\ndef f():\n    import os\n    return os\n"),
+    (
+        "def f():\n    import os\n    return os\n",
+        "import os\ndef f():\n    import os\n    return os\n",
+    ),
     ("@wraps\ndef f():\n    os = 1\n", "import os\n@wraps\ndef f():\n    os = 1\n"),
     ("class A:\n    os = 1\n", "import os\nclass A:\n    os = 1\n"),
     ("x = [os for os in y]\n", "import os\nx = [os for os in y]\n"),
@@ -390,7 +465,9 @@ BOUND = [  # what binds os, and what the environment is called then
 ]
 
 
-@pytest.mark.parametrize("place", ["", "def g():\n    ", "if x:\n    ", "class A:\n    def g(self):\n        "])
+@pytest.mark.parametrize(
+    "place", ["", "def g():\n    ", "if x:\n    ", "class A:\n    def g(self):\n        "]
+)
 @pytest.mark.parametrize("head, environ", BOUND)
 def test_name_that_is_bound_already_is_used_and_not_bound_again(head, environ, place):
     result = rewritten(head + place + OPTION)
@@ -458,7 +535,10 @@ SPELLINGS = [
         '"--local_rank", default=os.environ["LOCAL_RANK"]',
         '"--local_rank", "--local-rank", default=os.environ["LOCAL_RANK"]',
     ),
-    ('"--local_rank", "--local-rank", default=0', f'"--local_rank", "--local-rank", default=int({ENV}0))'),
+    (
+        '"--local_rank", "--local-rank", default=0',
+        f'"--local_rank", "--local-rank", default=int({ENV}0))',
+    ),
 ]
 
 
@@ -487,7 +567,9 @@ INT = [call for call, _ in CALLS if "type=int" in call and "dest" not in call]
 
 def start(source: str, *flags, **env) -> str:
     clean = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"}
-    done = subprocess.run([sys.executable, "-c", source, *flags], env=clean | env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", source, *flags], env=clean | env, capture_output=True, text=True
+    )
     return done.stdout.strip() if done.returncode == 0 else f"exit {done.returncode}"
 
 

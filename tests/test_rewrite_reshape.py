@@ -151,7 +151,9 @@ def test_slice_of_the_first_dimension_of_what_lies_in_order_is_left_alone(head):
 
 def test_line_that_makes_a_slice_contiguous_is_named():
     """T16: a slice that is left because a line makes it contiguous names that line, not its own."""
-    (finding,) = run("correct = pred.eq(t)\ncorrect = correct.contiguous()\n\nn = correct[:k].view(-1)\n").findings
+    (finding,) = run(
+        "correct = pred.eq(t)\ncorrect = correct.contiguous()\n\nn = correct[:k].view(-1)\n"
+    ).findings
     assert (finding.line, finding.why) == (2, "the slice in line 4 is contiguous by this")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_patches import make, once
 
-from patcher.problem import Problem
+from patcher.core.problem import Problem
 from patcher.rewrite.core import PATCHES, rewrite
 from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Edit, State, apply
@@ -32,19 +32,25 @@ def test_every_name_stands_where_the_script_says(path):
 @pytest.mark.parametrize("path", SAMPLE, ids=lambda path: path.name)
 def test_code_that_has_none_of_the_faults_is_not_touched(path):
     source = path.read_bytes()
-    done = rewrite(path.name, source + b"\n# torch gpu local_rank add_argument .view\n", list(PATCHES))
+    done = rewrite(
+        path.name, source + b"\n# torch gpu local_rank add_argument .view\n", list(PATCHES)
+    )
     assert done.problem is None
     assert done.after == done.before
     assert done.findings == () or not [f for f in done.findings if f.state is State.REWRITTEN]
 
 
-@given(st.lists(st.sampled_from("aä€😀 b'"), max_size=12).map("".join), st.sampled_from(["\n", "\r\n"]))
+@given(
+    st.lists(st.sampled_from("aä€😀 b'"), max_size=12).map("".join), st.sampled_from(["\n", "\r\n"])
+)
 def test_names_stand_right_behind_any_characters(text, newline):
     text = text.replace("'", "")
     source = f"x = '''{text}{newline}{text}'''; name = '{text}'; name{newline}".encode()
     script = Script("x.py", source)
     assert {script.code(node) for node in script.nodes(ast.Name)} == {"x", "name"}
-    assert {script.text[script.span(node)[0] :][: len(node.id)] for node in script.nodes(ast.Name)} == {"x", "name"}
+    assert {
+        script.text[script.span(node)[0] :][: len(node.id)] for node in script.nodes(ast.Name)
+    } == {"x", "name"}
 
 
 def test_edits_at_one_place_keep_their_order_and_may_not_overlap():
@@ -95,7 +101,9 @@ def test_names_are_bound_where_python_binds_them():
     function_node = next(node for node in script.nodes(ast.FunctionDef) if node.name == "f")
 
     def bound(scope):
-        names = {n for n in function.get_identifiers() | table.get_identifiers()} | set("abcdefghijklmnopqrstuv")
+        names = {n for n in function.get_identifiers() | table.get_identifiers()} | set(
+            "abcdefghijklmnopqrstuv"
+        )
         return {name for name in names if script.lookup_in(name, scope)}
 
     local = {s.get_name() for s in function.get_symbols() if s.is_local()}
@@ -130,27 +138,45 @@ def option(draw) -> list[str]:
     arguments = draw(st.permutations([f"default={default}", "type=int", "help='ä #'"]))
     gap = draw(st.sampled_from([", ", ",", ",\n        ", ",  # one\n        "]))
     end = draw(st.sampled_from(["", ",", ",\n    "]))
-    return [f"{parser}.add_argument({quote}--{spelling}{quote}{gap}{gap.join(arguments)}{end}){draw(COMMENT)}"]
+    return [
+        f"{parser}.add_argument({quote}--{spelling}{quote}{gap}{gap.join(arguments)}{end}){draw(COMMENT)}"
+    ]
 
 
 PLAIN = st.sampled_from(
-    [["pass"], ["x = '''", "view(-1)'''"], ["# --local_rank"], ["y = [1,", "     2]"], [""], ["\x0c"]]
+    [
+        ["pass"],
+        ["x = '''", "view(-1)'''"],
+        ["# --local_rank"],
+        ["y = [1,", "     2]"],
+        [""],
+        ["\x0c"],
+    ]
 )
 
 
 @st.composite
 def script(draw) -> bytes:
     lines = draw(
-        st.sampled_from([["import os"], ["import argparse", "import os", "import torch"], ["import os as _os"]])
+        st.sampled_from(
+            [["import os"], ["import argparse", "import os", "import torch"], ["import os as _os"]]
+        )
     )
-    lines = [*draw(st.sampled_from([[], ["#!/usr/bin/env python", "# ä"], ['"""About', 'it."""']])), *lines]
+    lines = [
+        *draw(st.sampled_from([[], ["#!/usr/bin/env python", "# ä"], ['"""About', 'it."""']])),
+        *lines,
+    ]
     for chosen in draw(st.lists(st.one_of(hits(), option(), PLAIN), max_size=6)):
         head = draw(st.sampled_from(["", "def f(self):", "if x:", "class A:"]))
         indent = "    " if head else ""
-        body = [indent + line if not line.startswith(("view(", "\x0c")) else line for line in chosen]
+        body = [
+            indent + line if not line.startswith(("view(", "\x0c")) else line for line in chosen
+        ]
         lines += [head, *body, indent + "pass"] if head else body
     newline = draw(st.sampled_from(["\n", "\r\n"]))
-    text = newline.join(lines).replace("\r\n", "\n").replace("\n", newline) + draw(st.sampled_from(["", newline]))
+    text = newline.join(lines).replace("\r\n", "\n").replace("\n", newline) + draw(
+        st.sampled_from(["", newline])
+    )
     return draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + text.encode()
 
 
@@ -167,11 +193,15 @@ def test_edits_by_position_are_those_of_the_patches_of_the_series(source):
 @given(script(), st.data())
 def test_statements_that_are_parsed_anew_give_the_tree_of_the_whole(source, data):
     before = Script("script.py", source)
-    names = [node for node in before.nodes(ast.Name, ast.Constant) if node.lineno == node.end_lineno]
+    names = [
+        node for node in before.nodes(ast.Name, ast.Constant) if node.lineno == node.end_lineno
+    ]
     chosen = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=4)) if names else []
     new = st.sampled_from(["x", "(ä, '#')", "f(1, 2)[:k]", "(x,\n y)"])
     edits = [
-        Edit(*before.span(node), data.draw(new)) for node in chosen if not isinstance(before.parents[node], ast.Expr)
+        Edit(*before.span(node), data.draw(new))
+        for node in chosen
+        if not isinstance(before.parents[node], ast.Expr)
     ]
     text = apply(before.text, edits)
     try:
@@ -186,13 +216,21 @@ def test_statements_that_are_parsed_anew_give_the_tree_of_the_whole(source, data
 
 
 def comments(source: bytes) -> list[str]:
-    return [t.string for t in tokenize.tokenize(io.BytesIO(source).readline) if t.type == tokenize.COMMENT]
+    return [
+        t.string
+        for t in tokenize.tokenize(io.BytesIO(source).readline)
+        if t.type == tokenize.COMMENT
+    ]
 
 
 @settings(deadline=None, max_examples=100)
 @given(script())
 def test_every_comment_survives_and_a_second_run_changes_nothing(source):
-    done = rewrite("script.py", source, list(PATCHES), {"local_rank_from_env": {"both_spellings": True}})
+    done = rewrite(
+        "script.py", source, list(PATCHES), {"local_rank_from_env": {"both_spellings": True}}
+    )
     assert comments(done.after) == comments(done.before)
-    again = rewrite("script.py", done.after, list(PATCHES), {"local_rank_from_env": {"both_spellings": True}})
+    again = rewrite(
+        "script.py", done.after, list(PATCHES), {"local_rank_from_env": {"both_spellings": True}}
+    )
     assert again.after == done.after

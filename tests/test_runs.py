@@ -25,7 +25,11 @@ RESULT_LINE = re.compile(r" \* Acc@1 (\d+\.\d{3}) Acc@5 (\d+\.\d{3})")
 
 def of(result, event):
     """The recorded calls of one kind, without what differs from run to run."""
-    return [{k: v for k, v in e.items() if k not in ("event", "pid")} for e in result.events if e["event"] == event]
+    return [
+        {k: v for k, v in e.items() if k not in ("event", "pid")}
+        for e in result.events
+        if e["event"] == event
+    ]
 
 
 def parsed(out):
@@ -104,13 +108,18 @@ def test_distributed_trains_on_two_ranks(series, gpus, build_of, run, data):
         other = [line for line in lines["other"] if not line.startswith("topology: ")]
         assert other == ["shufflenet_v2_x0_5: random weights"]
         # 20 images on 2 ranks in batches of 2 make 5 steps.
-        assert lines["train"] == [(str(epoch), str(step), "5") for epoch in range(3) for step in range(5)]
+        assert lines["train"] == [
+            (str(epoch), str(step), "5") for epoch in range(3) for step in range(5)
+        ]
         assert lines["test"] == [(str(step), "5") for _ in range(3) for step in range(5)]
         assert len(lines["result"]) == 3
 
     last, best = check_checkpoints(result.folder, "shufflenet_v2_x0_5", 3)
     top1, top5 = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
-    assert [float(n) for n in lines["result"][-1]] == [pytest.approx(top1, abs=1e-3), pytest.approx(top5, abs=1e-3)]
+    assert [float(n) for n in lines["result"][-1]] == [
+        pytest.approx(top1, abs=1e-3),
+        pytest.approx(top5, abs=1e-3),
+    ]
     assert best["best_acc1"] == max(float(acc1) for acc1, _ in lines["result"])
 
     if gpus is None:
@@ -123,7 +132,9 @@ def test_distributed_trains_on_two_ranks(series, gpus, build_of, run, data):
     saves = of(result, "save")  # by one writer, and beside the file before in its place
     if series == "standard":
         assert len({save["path"] for save in saves}) == 1
-        assert re.fullmatch(rf"{result.folder.resolve()}/checkpoint\.pth\.tar\..+\.tmp", saves[0]["path"])
+        assert re.fullmatch(
+            rf"{result.folder.resolve()}/checkpoint\.pth\.tar\..+\.tmp", saves[0]["path"]
+        )
     else:
         assert {save["path"] for save in saves} == {"checkpoint.pth.tar"}
     assert [save["rank"] for save in saves] == ["0"] * 3
@@ -137,14 +148,29 @@ def test_distributed_trains_on_two_ranks(series, gpus, build_of, run, data):
 def test_a_vision_transformer_trains_on_two_ranks(build_of, run, tmp_path):
     data = digits.write(tmp_path / "digits", limit=1)
     script = build_of("--series", "guide") / "distributed.py"
-    command = [script, "--data", data, "--arch", "vit_b_16", "--batch-size", "20", "--epochs", "1", "--print-freq", "1"]
+    command = [
+        script,
+        "--data",
+        data,
+        "--arch",
+        "vit_b_16",
+        "--batch-size",
+        "20",
+        "--epochs",
+        "1",
+        "--print-freq",
+        "1",
+    ]
     result = run(*TORCHRUN, "--nproc_per_node=2", *command, "--learning-rate", "0.001", gpus=2)
     assert result.status == 0, result.err
     lines = parsed(result.outs[1])
     assert lines["train"] == [("0", "0", "1")]
     check_checkpoints(result.folder, "vit_b_16", 1)
     top1, top5 = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
-    assert [float(n) for n in lines["result"][-1]] == [pytest.approx(top1, abs=1e-3), pytest.approx(top5, abs=1e-3)]
+    assert [float(n) for n in lines["result"][-1]] == [
+        pytest.approx(top1, abs=1e-3),
+        pytest.approx(top5, abs=1e-3),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -156,24 +182,37 @@ def test_a_vision_transformer_trains_on_two_ranks(build_of, run, tmp_path):
     ],
     ids=["chosen when it runs", "every visible GPU", "written into the script"],
 )
-def test_dataparallel_trains_on_the_gpus_that_were_chosen(arguments, options, ids, build_of, run, data):
+def test_dataparallel_trains_on_the_gpus_that_were_chosen(
+    arguments, options, ids, build_of, run, data
+):
     script = build_of(*arguments) / "dataparallel.py"
-    result = run(script, "--data", data, *SMALL, "--batch-size", "10", "--epochs", "2", *options, gpus=3)
+    result = run(
+        script, "--data", data, *SMALL, "--batch-size", "10", "--epochs", "2", *options, gpus=3
+    )
     assert result.status == 0, result.err
 
     lines = parsed(result.outs[0])
     assert lines["other"][0] == "shufflenet_v2_x0_5: random weights"
-    assert lines["train"] == [(str(epoch), str(step), "2") for epoch in range(2) for step in range(2)]
+    assert lines["train"] == [
+        (str(epoch), str(step), "2") for epoch in range(2) for step in range(2)
+    ]
     assert len(lines["result"]) == 2
     check_checkpoints(result.folder, "shufflenet_v2_x0_5", 2)
     top1, top5 = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
-    assert [float(n) for n in lines["result"][-1]] == [pytest.approx(top1, abs=1e-3), pytest.approx(top5, abs=1e-3)]
+    assert [float(n) for n in lines["result"][-1]] == [
+        pytest.approx(top1, abs=1e-3),
+        pytest.approx(top5, abs=1e-3),
+    ]
 
     # The list reaches DataParallel as it is, and its first id is the home device everywhere.
-    assert of(result, "DataParallel") == [{"device_ids": ids, "output_device": ids[0], "rank": None}]
+    assert of(result, "DataParallel") == [
+        {"device_ids": ids, "output_device": ids[0], "rank": None}
+    ]
     assert of(result, "set_device") == [{"index": ids[0], "rank": None}]
     saves = [Path(e["path"]).name for e in of(result, "save")]
-    assert len(saves) == 2 and all(re.fullmatch(r"checkpoint\.pth\.tar\..+\.tmp", name) for name in saves)
+    assert len(saves) == 2 and all(
+        re.fullmatch(r"checkpoint\.pth\.tar\..+\.tmp", name) for name in saves
+    )
 
     rows = [row.split(",") for row in (result.folder / "dataparallel.csv").read_text().splitlines()]
     assert len(rows) == 2
@@ -195,10 +234,16 @@ def test_dataparallel_trains_on_the_gpus_that_were_chosen(arguments, options, id
 def test_gpus_that_cannot_be_had_are_one_clear_line(options, gpus, words, build_of, run, data):
     # Where the guide's script needs a GPU the standard one does not; one that was asked for is missed by both.
     series = "standard" if options else "guide"
-    result = run(build_of("--series", series) / "dataparallel.py", "--data", data, *options, gpus=gpus)
+    result = run(
+        build_of("--series", series) / "dataparallel.py", "--data", data, *options, gpus=gpus
+    )
     assert result.status == 2
     lines = [line for line in result.err.splitlines() if not line.startswith("stand-in:")]
-    assert len(lines) == 1 and lines[0].startswith("dataparallel.py: error: --gpus: ") and words in lines[0]
+    assert (
+        len(lines) == 1
+        and lines[0].startswith("dataparallel.py: error: --gpus: ")
+        and words in lines[0]
+    )
     assert result.events == [] and list(result.folder.iterdir()) == []
 
 
@@ -206,7 +251,16 @@ def test_gpus_that_cannot_be_had_are_one_clear_line(options, gpus, words, build_
 
 
 def test_upstream_has_no_rank_under_torchrun(run, data):
-    command = [ROOT / "upstream" / "distributed.py", "--data", data, *SMALL, "--batch-size", "4", "--epochs", "1"]
+    command = [
+        ROOT / "upstream" / "distributed.py",
+        "--data",
+        data,
+        *SMALL,
+        "--batch-size",
+        "4",
+        "--epochs",
+        "1",
+    ]
     result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
     assert result.status != 0
     assert {e["index"] for e in of(result, "set_device")} <= {-1}
@@ -215,7 +269,16 @@ def test_upstream_has_no_rank_under_torchrun(run, data):
 
 
 def test_upstream_distributed_cannot_view_the_slice_once_it_has_a_rank(run, data):
-    command = [ROOT / "upstream" / "distributed.py", "--data", data, *SMALL, "--batch-size", "4", "--epochs", "1"]
+    command = [
+        ROOT / "upstream" / "distributed.py",
+        "--data",
+        data,
+        *SMALL,
+        "--batch-size",
+        "4",
+        "--epochs",
+        "1",
+    ]
     result = run(*TORCHRUN, "--nproc_per_node=1", *command, "--local_rank", "0", gpus=1)
     assert result.status != 0
     assert "view size is not compatible" in result.err
@@ -223,7 +286,16 @@ def test_upstream_distributed_cannot_view_the_slice_once_it_has_a_rank(run, data
 
 
 def test_upstream_dataparallel_wants_four_gpus_and_then_cannot_view_the_slice(run, data):
-    command = [ROOT / "upstream" / "dataparallel.py", "--data", data, *SMALL, "--batch-size", "8", "--epochs", "1"]
+    command = [
+        ROOT / "upstream" / "dataparallel.py",
+        "--data",
+        data,
+        *SMALL,
+        "--batch-size",
+        "8",
+        "--epochs",
+        "1",
+    ]
     few = run(*command, gpus=2)
     assert few.status != 0 and "Invalid device id" in few.err
     enough = run(*command, gpus=4)

@@ -28,10 +28,16 @@ def driver(tmp_path):
 
 def ours(text):
     """The lines of the streams that the scripts themselves wrote."""
-    return [line for line in text.splitlines() if line.startswith(("distributed.py: ", "dataparallel.py: "))]
+    return [
+        line
+        for line in text.splitlines()
+        if line.startswith(("distributed.py: ", "dataparallel.py: "))
+    ]
 
 
-def test_two_ranks_start_from_weights_that_one_of_them_fetched(build_of, run, data, driver, tmp_path, monkeypatch):
+def test_two_ranks_start_from_weights_that_one_of_them_fetched(
+    build_of, run, data, driver, tmp_path, monkeypatch
+):
     script = driver(
         """
         import torch.hub
@@ -48,7 +54,19 @@ def test_two_ranks_start_from_weights_that_one_of_them_fetched(build_of, run, da
     )
     monkeypatch.setenv("FETCHED", str(tmp_path / "fetched"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    options = ["--arch", "shufflenet_v2_x0_5", "--lr", "0", "--wd", "0", "-b", "20", "--epochs", "1", "--pretrained"]
+    options = [
+        "--arch",
+        "shufflenet_v2_x0_5",
+        "--lr",
+        "0",
+        "--wd",
+        "0",
+        "-b",
+        "20",
+        "--epochs",
+        "1",
+        "--pretrained",
+    ]
     command = [script, build_of() / "distributed.py", "--data", data, *options]
     result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
     assert result.status == 0, result.err
@@ -61,12 +79,17 @@ def test_two_ranks_start_from_weights_that_one_of_them_fetched(build_of, run, da
     torch.manual_seed(7)
     weights = dict(torchvision.models.shufflenet_v2_x0_5().named_parameters())
     assert state["fc.weight"].shape == (10, 1024)
-    assert all(torch.equal(state[name], weights[name]) for name in set(weights) - {"fc.weight", "fc.bias"})
+    assert all(
+        torch.equal(state[name], weights[name]) for name in set(weights) - {"fc.weight", "fc.bias"}
+    )
     assert "shufflenet_v2_x0_5: torchvision weights" in parsed(result.outs[0])["other"]
     top1, top5 = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
     for out in result.outs:  # rank 1 had the same weights
         for acc1, acc5 in parsed(out)["result"]:
-            assert [float(acc1), float(acc5)] == [pytest.approx(top1, abs=1e-3), pytest.approx(top5, abs=1e-3)]
+            assert [float(acc1), float(acc5)] == [
+                pytest.approx(top1, abs=1e-3),
+                pytest.approx(top5, abs=1e-3),
+            ]
 
 
 @pytest.mark.parametrize("name", ["distributed.py", "dataparallel.py"])
@@ -87,29 +110,47 @@ def test_no_python_warning_arises_anywhere(name, build_of, run, data, driver):
         result = run("-W", "error", *command, gpus=None)
         assert result.status == 0, result.err
         assert len(parsed(result.outs[0])["result"]) == 1
-        said = "--seed asks cuDNN for deterministic kernels only, and these can be a good deal slower."
+        said = (
+            "--seed asks cuDNN for deterministic kernels only, and these can be a good deal slower."
+        )
         assert result.err == (f"{name}: warning: {said}\n" if "--seed" in command else "")
 
 
 def test_model_that_cannot_be_trained_is_one_line_and_no_process_group(build_of, run, data):
-    command = [build_of() / "distributed.py", "--data", data, "--arch", "inception_v3", "-b", "4", "--epochs", "1"]
+    command = [
+        build_of() / "distributed.py",
+        "--data",
+        data,
+        "--arch",
+        "inception_v3",
+        "-b",
+        "4",
+        "--epochs",
+        "1",
+    ]
     result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
     assert result.status != 0
     (line,) = ours(result.err)
-    assert line.startswith("distributed.py: error: --arch inception_v3: it does not take images of 224 x 224 (")
+    assert line.startswith(
+        "distributed.py: error: --arch inception_v3: it does not take images of 224 x 224 ("
+    )
     assert "exitcode  : 2" in result.err and 'distributed.py", line' not in result.err
     assert of(result, "init_process_group") == [] and list(result.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["distributed.py", "dataparallel.py"])
-def test_images_of_two_of_three_classes_are_judged_by_the_numbers_of_training(name, build_of, run, driver, tmp_path):
+def test_images_of_two_of_three_classes_are_judged_by_the_numbers_of_training(
+    name, build_of, run, driver, tmp_path
+):
     colours = {"blue": (0, 0, 250), "green": (0, 250, 0), "red": (250, 0, 0)}
     for part, classes in (("train", ["blue", "green", "red"]), ("val", ["blue", "red"])):
         for colour in classes:
             for copy in range(4):
                 path = tmp_path / "colours" / part / colour / f"{copy}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                wrong = part == "val" and colour == "red" and copy == 0  # one image of eight is in the wrong folder
+                wrong = (
+                    part == "val" and colour == "red" and copy == 0
+                )  # one image of eight is in the wrong folder
                 Image.new("RGB", (16, 16), colours["green" if wrong else colour]).save(path)
     script = driver(
         """
@@ -127,7 +168,12 @@ def test_images_of_two_of_three_classes_are_judged_by_the_numbers_of_training(na
     )
     launch = [*TORCHRUN, "--nproc_per_node=1"] if name == "distributed.py" else []
     command = [script, build_of() / name, "--data", tmp_path / "colours", "-b", "8", "-e"]
-    weights = {"epoch": 1, "arch": "resnet18", "state_dict": {"scale": torch.ones(1)}, "best_acc1": 0.0}
+    weights = {
+        "epoch": 1,
+        "arch": "resnet18",
+        "state_dict": {"scale": torch.ones(1)},
+        "best_acc1": 0.0,
+    }
     torch.save(weights, tmp_path / "weights.pth.tar")
     command += ["--resume", tmp_path / "weights.pth.tar"]
     result = run(*launch, *command, gpus=1)
@@ -177,12 +223,20 @@ def test_run_with_a_seed_repeats_bit_for_bit_and_ranks_draw_their_own_crops(
         command = [script, build_of() / "distributed.py", "--data", data, *options]
         result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
         assert result.status == 0, result.err
-        states.append(torch.load(result.folder / "checkpoint.pth.tar", weights_only=True)["state_dict"])
+        states.append(
+            torch.load(result.folder / "checkpoint.pth.tar", weights_only=True)["state_dict"]
+        )
         ranks = []
         for rank in range(2):
-            lines = [json.loads(line) for line in (tmp_path / f"seen{number}-{rank}").read_text().splitlines()]
+            lines = [
+                json.loads(line)
+                for line in (tmp_path / f"seen{number}-{rank}").read_text().splitlines()
+            ]
             ranks.append(
-                {kind: [line[kind] for line in lines if kind in line] for kind in ("crop", "order", "weights")}
+                {
+                    kind: [line[kind] for line in lines if kind in line]
+                    for kind in ("crop", "order", "weights")
+                }
             )
         seen.append(ranks)
 
@@ -195,8 +249,15 @@ def test_run_with_a_seed_repeats_bit_for_bit_and_ranks_draw_their_own_crops(
     assert not {*map(tuple, one["crop"])} & {*map(tuple, two["crop"])}
     assert one["weights"] == two["weights"]
     # Upstream shuffles by the seed 0 whatever was asked for.
-    order, wrong = (torch.randperm(20, generator=torch.Generator().manual_seed(seed)).tolist() for seed in (3, 0))
-    assert [one["order"][0], two["order"][0]] == [order[0::2], order[1::2]] != [wrong[0::2], wrong[1::2]]
+    order, wrong = (
+        torch.randperm(20, generator=torch.Generator().manual_seed(seed)).tolist()
+        for seed in (3, 0)
+    )
+    assert (
+        [one["order"][0], two["order"][0]]
+        == [order[0::2], order[1::2]]
+        != [wrong[0::2], wrong[1::2]]
+    )
 
 
 @pytest.fixture
@@ -216,7 +277,18 @@ def spoilt(data, tmp_path):
 
 def test_bad_image_is_named_from_a_worker(build_of, run, spoilt):
     folder, (path,) = spoilt("train", 1)
-    command = [build_of() / "dataparallel.py", "--data", folder, *SMALL, "-b", "20", "--epochs", "1", "-j", "2"]
+    command = [
+        build_of() / "dataparallel.py",
+        "--data",
+        folder,
+        *SMALL,
+        "-b",
+        "20",
+        "--epochs",
+        "1",
+        "-j",
+        "2",
+    ]
     result = run(*command, gpus=1)
     assert result.status == 1
     assert f"RuntimeError: cannot decode {path}: OSError: " in result.err
@@ -226,7 +298,17 @@ def test_bad_image_is_named_from_a_worker(build_of, run, spoilt):
 
 def test_validation_skips_no_image(build_of, run, spoilt, weights):
     folder, (path,) = spoilt("val", 1)
-    command = [build_of() / "dataparallel.py", "--data", folder, *SMALL, "-b", "20", "-e", "--skip-bad-images", "9"]
+    command = [
+        build_of() / "dataparallel.py",
+        "--data",
+        folder,
+        *SMALL,
+        "-b",
+        "20",
+        "-e",
+        "--skip-bad-images",
+        "9",
+    ]
     result = run(*command, "--resume", weights, gpus=1)
     assert result.status == 1
     assert f"RuntimeError: cannot decode {path}: OSError: " in result.err
@@ -238,13 +320,20 @@ def test_ranks_count_the_bad_images_of_the_job_together(allowed, build_of, run, 
     options = [*SMALL, "-b", "4", "--epochs", "1", "-j", "1", "--skip-bad-images", str(allowed)]
     command = [build_of() / "distributed.py", "--data", folder, *options]
     result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
-    listed = [line.partition("\t")[0] for line in (result.folder / "skipped_images.txt").read_text().splitlines()]
+    listed = [
+        line.partition("\t")[0]
+        for line in (result.folder / "skipped_images.txt").read_text().splitlines()
+    ]
     assert sorted(listed) == [str(path) for path in paths]
-    assert [line.partition(": ")[2].startswith("skipped ") for line in ours(result.err)] == [True] * allowed
+    assert [line.partition(": ")[2].startswith("skipped ") for line in ours(result.err)] == [
+        True
+    ] * allowed
     if allowed == 3:
         assert result.status == 0, result.err
         assert len(parsed(result.outs[0])["train"]) == 5
         assert (result.folder / "checkpoint.pth.tar").exists()
     else:
         assert result.status != 0
-        assert f"more than 2 images cannot be decoded; the last is {listed[-1]}: OSError" in result.err
+        assert (
+            f"more than 2 images cannot be decoded; the last is {listed[-1]}: OSError" in result.err
+        )

@@ -21,10 +21,23 @@ from conftest import REPO, TORCHRUN
 torch = pytest.importorskip("torch")
 
 FAULTS = REPO / "tests" / "faults"
-RECIPE = ["--arch", "tiny", "--batch-size", "8", "--lr", "0.1", "--epochs", "2", "--print-freq", "1"]
+RECIPE = [
+    "--arch",
+    "tiny",
+    "--batch-size",
+    "8",
+    "--lr",
+    "0.1",
+    "--epochs",
+    "2",
+    "--print-freq",
+    "1",
+]
 RECIPE += ["--seed", "1", "--workers", "0"]
 STEPS = 3  # an epoch
-DONE = re.compile(r"resumed from (\S+): (\d+) epochs and (\d+) steps done, best Acc@1 \d+\.\d{3}(.*)")
+DONE = re.compile(
+    r"resumed from (\S+): (\d+) epochs and (\d+) steps done, best Acc@1 \d+\.\d{3}(.*)"
+)
 FILES = ("checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar")
 
 
@@ -51,7 +64,9 @@ def server(build_of):
     """What starts jobs, see `tests/faults/server.py`: a function of a request that gives what waits for its end."""
     environment = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, FAULTS / "server.py", build_of() / "distributed.py"]
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     ended, count = {}, 0
 
     def start(**request):
@@ -82,19 +97,41 @@ def begin(server, data, tmp_path_factory):
     gets besides, see `tests/faults/server.py`. Its lock is gone with it, unless it was killed.
     """
 
-    def begin(*options, ranks=2, folder=None, fault=None, agent_store=False, recipe=RECIPE, own=None, **env):
+    def begin(
+        *options,
+        ranks=2,
+        folder=None,
+        fault=None,
+        agent_store=False,
+        recipe=RECIPE,
+        own=None,
+        **env,
+    ):
         logs = tmp_path_factory.mktemp("job")
         folder = folder or logs / "run"
         env |= {} if fault is None else {"FAULT": json.dumps(fault), "FAULT_FOLDER": str(logs)}
-        argv = ["distributed.py", "--data", str(data), *recipe, "--output-dir", str(folder), *map(str, options)]
-        wait = server(ranks=ranks, argv=argv, env=env, logs=str(logs), agent_store=agent_store, own=own or {})
+        argv = [
+            "distributed.py",
+            "--data",
+            str(data),
+            *recipe,
+            "--output-dir",
+            str(folder),
+            *map(str, options),
+        ]
+        wait = server(
+            ranks=ranks, argv=argv, env=env, logs=str(logs), agent_store=agent_store, own=own or {}
+        )
 
         def end():
             result = wait()
             lock = folder / "run.lock"
             owner = json.loads(lock.read_text())["pid"] if lock.exists() else None
             assert owner != result["pids"][0] or result["statuses"][0] in (-9, -3)
-            outs, errs = ([(logs / f"{name}.{rank}").read_text() for rank in range(ranks)] for name in ("out", "err"))
+            outs, errs = (
+                [(logs / f"{name}.{rank}").read_text() for rank in range(ranks)]
+                for name in ("out", "err")
+            )
             fired = logs / "fired"
             return SimpleNamespace(
                 folder=folder,
@@ -103,7 +140,9 @@ def begin(server, data, tmp_path_factory):
                 seconds=result["seconds"],
                 outs=outs,
                 errs=[re.sub(r".*warning: --seed.*\n", "", err) for err in errs],
-                fired=json.loads(fired.read_text()) | {"ended": time.time()} if fired.exists() else None,
+                fired=json.loads(fired.read_text()) | {"ended": time.time()}
+                if fired.exists()
+                else None,
             )
 
         end.logs = logs
@@ -114,7 +153,9 @@ def begin(server, data, tmp_path_factory):
 
 def state(path):
     """What is in a checkpoint, but for the name that the run has drawn."""
-    return {name: value for name, value in torch.load(path, weights_only=True).items() if name != "run"}
+    return {
+        name: value for name, value in torch.load(path, weights_only=True).items() if name != "run"
+    }
 
 
 def difference(one, other, path="", within=0.0) -> str:
@@ -122,12 +163,21 @@ def difference(one, other, path="", within=0.0) -> str:
     if type(one) is not type(other):
         return f"{path}: {type(one)}, {type(other)}"
     if isinstance(one, torch.Tensor):
-        equal = torch.equal(one, other) if within == 0 else torch.allclose(one, other, rtol=0, atol=within)
+        equal = (
+            torch.equal(one, other)
+            if within == 0
+            else torch.allclose(one, other, rtol=0, atol=within)
+        )
         return "" if equal else path
     if isinstance(one, dict):
         if list(one) != list(other):
             return f"{path}: {list(one)}, {list(other)}"
-        return next(filter(None, (difference(one[name], other[name], f"{path}/{name}", within) for name in one)), "")
+        return next(
+            filter(
+                None, (difference(one[name], other[name], f"{path}/{name}", within) for name in one)
+            ),
+            "",
+        )
     if isinstance(one, (list, tuple)):
         return difference(dict(enumerate(one)), dict(enumerate(other)), path, within)
     return "" if one == other else f"{path}: {one}, {other}"
@@ -154,7 +204,10 @@ def wrong_end(end, whole, within=0.0) -> str:
         return f"resumed: {end.statuses} {end.errs}"
     if left := {path.name for path in end.folder.iterdir()} - set(FILES) - {"filler"}:
         return f"left behind: {left}"
-    pairs = ((name, difference(state(end.folder / name), whole[name], within=within)) for name in (FILES[0], FILES[2]))
+    pairs = (
+        (name, difference(state(end.folder / name), whole[name], within=within))
+        for name in (FILES[0], FILES[2])
+    )
     return "".join(f"{name}: {where} " for name, where in pairs if where)
 
 
@@ -172,9 +225,15 @@ def progress(end):
 
     A run without anything to go on from says which weights it begins with, one that goes on does not.
     """
-    lines = [line for line in end.outs[0].splitlines() if not line.startswith("run.lock: its owner is gone (")]
+    lines = [
+        line
+        for line in end.outs[0].splitlines()
+        if not line.startswith("run.lock: its owner is gone (")
+    ]
     if lines[0] == "tiny: random weights":
-        assert re.fullmatch(r"--resume auto: no checkpoint in \S+, starting from the beginning", lines[1])
+        assert re.fullmatch(
+            r"--resume auto: no checkpoint in \S+, starting from the beginning", lines[1]
+        )
         assert "resumed from" not in end.outs[0]
         return 0, 0, ""
     assert lines[1].startswith("topology: ") and end.outs[0].count("resumed from") == 1
@@ -188,21 +247,36 @@ def progress(end):
 def during_the_save(dice, size):
     """Each saves once an epoch, or after each step and then at the end of the epoch too."""
     name = FILES[0]
-    at = dice.choice([f"write {name}.tmp"] * 4 + [f"fsync {name}.tmp", f"replace {name}"] + [f"replace {FILES[1]}"] * 2)
+    at = dice.choice(
+        [f"write {name}.tmp"] * 4
+        + [f"fsync {name}.tmp", f"replace {name}"]
+        + [f"replace {FILES[1]}"] * 2
+    )
     at = dice.choice([at, at, at, f"link {FILES[1]}.tmp"])
     when = "before" if at.startswith("write") else dice.choice(["before", "after"])
-    return {"at": at, "nth": dice.randint(1, 1 if FILES[1] in at else 2), "when": when, "bytes": dice.randrange(size)}
+    return {
+        "at": at,
+        "nth": dice.randint(1, 1 if FILES[1] in at else 2),
+        "when": when,
+        "bytes": dice.randrange(size),
+    }
 
 
 def during_the_best_copy(dice, size):
     name = FILES[2]
-    at = dice.choice([f"link {name}.tmp", f"fsync {name}.tmp", f"replace {name}"] + [f"copy {name}.tmp"] * 3)
+    at = dice.choice(
+        [f"link {name}.tmp", f"fsync {name}.tmp", f"replace {name}"] + [f"copy {name}.tmp"] * 3
+    )
     when = "before" if at.startswith("copy") else dice.choice(["before", "after"])
     return {"at": at, "nth": dice.randint(1, 2), "when": when, "bytes": dice.randrange(size)}
 
 
 def between_steps(dice, size):
-    return {"at": "step", "nth": dice.randint(2, 2 * STEPS - 1), "when": dice.choice(["before", "after"])}
+    return {
+        "at": "step",
+        "nth": dice.randint(2, 2 * STEPS - 1),
+        "when": dice.choice(["before", "after"]),
+    }
 
 
 def in_validation(dice, size):
@@ -210,10 +284,20 @@ def in_validation(dice, size):
 
 
 def in_the_first_or_last_step(dice, size):
-    return {"at": "step", "nth": dice.choice([1, 2 * STEPS]), "when": dice.choice(["before", "after"])}
+    return {
+        "at": "step",
+        "nth": dice.choice([1, 2 * STEPS]),
+        "when": dice.choice(["before", "after"]),
+    }
 
 
-PLACES = [during_the_save, during_the_best_copy, between_steps, in_validation, in_the_first_or_last_step]
+PLACES = [
+    during_the_save,
+    during_the_best_copy,
+    between_steps,
+    in_validation,
+    in_the_first_or_last_step,
+]
 
 
 @pytest.mark.thorough
@@ -256,7 +340,10 @@ def test_a_killed_run_leaves_whole_files_and_ends_like_an_undisturbed_one(place,
     for _ in range(5):
         trials = [trial() for _ in range(4)]  # at once, since each waits now and then
         found = [resumed(*one) for one in trials]
-        judged = [(plan, options, judge(plan, options, one)) for (plan, options, _), one in zip(trials, found)]
+        judged = [
+            (plan, options, judge(plan, options, one))
+            for (plan, options, _), one in zip(trials, found)
+        ]
         wrong += [one for one in judged if one[-1]]
     assert not wrong, "\n".join(map(str, wrong))
 
@@ -265,18 +352,26 @@ def test_a_killed_run_leaves_whole_files_and_ends_like_an_undisturbed_one(place,
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
-def test_a_signal_to_any_rank_ends_all_with_status_75_behind_the_step_or_in_validation(name, begin, whole):
+def test_a_signal_to_any_rank_ends_all_with_status_75_behind_the_step_or_in_validation(
+    name, begin, whole
+):
     # A rank that rests holds up the others, so that none is further when they hear of the signal.
     steps = [
         {"at": "step", "nth": nth, "rank": rank, "to": to, "do": name, "rest": 2.5}
         for nth, rank, to in [(1, 0, [0]), (2, 1, [1]), (3, 0, [0, 1]), (5, 1, [1])]
     ]
-    validations = [{"at": "validation", "nth": nth, "rank": rank, "do": name} for nth, rank in [(1, 0), (4, 1)]]
-    ends = [begin(fault=plan) for plan in steps] + [begin(fault=plan, FAULT_PACE="2") for plan in validations]
+    validations = [
+        {"at": "validation", "nth": nth, "rank": rank, "do": name} for nth, rank in [(1, 0), (4, 1)]
+    ]
+    ends = [begin(fault=plan) for plan in steps] + [
+        begin(fault=plan, FAULT_PACE="2") for plan in validations
+    ]
     for plan, end in zip(steps + validations, ends):
         stopped = end()
         assert stopped.statuses == [75, 75] and stopped.errs == ["", ""], (plan, stopped)
-        assert stopped.outs[0].endswith("stopped by a signal, and saved: --resume auto goes on from here\n")
+        assert stopped.outs[0].endswith(
+            "stopped by a signal, and saved: --resume auto goes on from here\n"
+        )
         assert stopped.fired["ended"] - stopped.fired["time"] < 30
         assert not unreadable(stopped.folder)
         epochs = (plan["nth"] - 1) // STEPS
@@ -295,7 +390,9 @@ def test_a_signal_during_start_up_ends_the_job_and_spoils_nothing(name, begin, w
         stopped = end()
         assert stopped.statuses[rank] == 75 and all(stopped.statuses), stopped
         if rank == 0:
-            assert stopped.outs[0].endswith(f"stopped by {name} before the first step: there was nothing to save\n")
+            assert stopped.outs[0].endswith(
+                f"stopped by {name} before the first step: there was nothing to save\n"
+            )
         assert not list(stopped.folder.iterdir())
         assert stopped.fired["ended"] - stopped.fired["time"] < 30
         resumed = begin("--resume", "auto", folder=stopped.folder)()
@@ -304,7 +401,11 @@ def test_a_signal_during_start_up_ends_the_job_and_spoils_nothing(name, begin, w
 
 
 def test_a_second_signal_during_the_save_does_not_spoil_it(begin, whole):
-    plan = {"at": f"write {FILES[0]}.tmp", "to": [0, 1], "do": "SIGTERM"}  # the save at the end of an epoch
+    plan = {
+        "at": f"write {FILES[0]}.tmp",
+        "to": [0, 1],
+        "do": "SIGTERM",
+    }  # the save at the end of an epoch
     stopped = begin(fault=plan)()
     assert stopped.statuses == [75, 75] and not unreadable(stopped.folder)
     resumed = begin("--resume", "auto", folder=stopped.folder)()
@@ -324,9 +425,16 @@ def test_a_hung_rank_ends_the_job_with_a_message_that_names_it(agent_store, begi
     for plan, end in zip(plans, ends):
         stopped = end()
         assert all(stopped.statuses) and stopped.fired["ended"] - stopped.fired["time"] < 40
-        said = [line for err in stopped.errs for line in err.splitlines() if "distributed.py: error: " in line]
+        said = [
+            line
+            for err in stopped.errs
+            for line in err.splitlines()
+            if "distributed.py: error: " in line
+        ]
         # What the next one says of the job that is ending may come on top.
-        assert f"error: rank {plan['rank']} hangs: nothing has moved for --timeout 5 s" in said[0], (plan, said)
+        assert (
+            f"error: rank {plan['rank']} hangs: nothing has moved for --timeout 5 s" in said[0]
+        ), (plan, said)
 
 
 # Another number of ranks
@@ -334,15 +442,23 @@ def test_a_hung_rank_ends_the_job_with_a_message_that_names_it(agent_store, begi
 
 def images_of(end):
     """Index by index what the ranks of a run have read of the training set, see `tests/faults`."""
-    return sorted(int(line) for path in end.logs.glob("images.*") for line in path.read_text().split())
+    return sorted(
+        int(line) for path in end.logs.glob("images.*") for line in path.read_text().split()
+    )
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3), (3, 2)])
-def test_another_number_of_ranks_goes_on_with_the_images_that_are_left_and_says_so(before, after, begin):
+def test_another_number_of_ranks_goes_on_with_the_images_that_are_left_and_says_so(
+    before, after, begin
+):
     recipe = [*RECIPE, "--batch-size", "6", "--epochs", "1"]
-    stopped = begin(ranks=before, recipe=recipe, fault={"at": "step", "nth": 2, "do": "SIGTERM", "rest": 2.5})()
+    stopped = begin(
+        ranks=before, recipe=recipe, fault={"at": "step", "nth": 2, "do": "SIGTERM", "rest": 2.5}
+    )()
     assert stopped.statuses == [75] * before
-    resumed = begin("--resume", "auto", ranks=after, recipe=recipe, folder=stopped.folder, fault={})()
+    resumed = begin(
+        "--resume", "auto", ranks=after, recipe=recipe, folder=stopped.folder, fault={}
+    )()
     assert resumed.statuses == [0] * after and resumed.errs == [""] * after, resumed.errs
     assert progress(resumed) == (0, 2, f"; world_size was {before}, is {after}")
     assert sorted(images_of(stopped) + images_of(resumed)) == list(range(24))
@@ -354,7 +470,9 @@ def test_another_global_batch_trains_no_image_of_the_epoch_twice_but_for_those_i
     recipe = [*RECIPE, "--epochs", "1"]
     fault = {"at": "step", "nth": 5, "do": "SIGTERM", "rest": 2.5}
     stopped = begin("--batch-size", "2", recipe=recipe, fault=fault)()
-    resumed = begin("--batch-size", "8", "--resume", "auto", recipe=recipe, folder=stopped.folder, fault={})()
+    resumed = begin(
+        "--batch-size", "8", "--resume", "auto", recipe=recipe, folder=stopped.folder, fault={}
+    )()
     assert resumed.statuses == [0, 0]
     more = "; global_batch was 2, is 8; the last 2 images of its unfinished epoch are trained again"
     assert progress(resumed) == (0, 5, more)
@@ -365,7 +483,9 @@ def test_another_global_batch_trains_no_image_of_the_epoch_twice_but_for_those_i
 def test_three_ranks_killed_and_resumed_end_like_three_undisturbed_ones(begin, whole):
     recipe = [*RECIPE, "--batch-size", "6"]
     straight = begin(ranks=3, recipe=recipe)()
-    killed = begin("--save-every", 1, ranks=3, recipe=recipe, fault={"at": "step", "nth": 6, "do": "SIGKILL"})()
+    killed = begin(
+        "--save-every", 1, ranks=3, recipe=recipe, fault={"at": "step", "nth": 6, "do": "SIGKILL"}
+    )()
     assert killed.statuses[0] == -9
     resumed = begin("--resume", "auto", ranks=3, recipe=recipe, folder=killed.folder)()
     assert progress(resumed) == (1, 1, "")
@@ -387,7 +507,9 @@ def spoil(path, how):
 
 
 @pytest.mark.parametrize("how", ["a flipped byte", "truncated", "empty"])
-def test_where_the_newest_checkpoint_is_broken_the_previous_one_is_used_and_it_says_so(how, begin, whole):
+def test_where_the_newest_checkpoint_is_broken_the_previous_one_is_used_and_it_says_so(
+    how, begin, whole
+):
     fault = {"at": "step", "nth": 5, "do": "SIGKILL"}
     killed = begin("--save-every", 1, fault=fault)()
     spoil(killed.folder / FILES[0], how)
@@ -419,15 +541,22 @@ def test_where_no_checkpoint_is_whole_a_run_does_not_start_anew(begin):
     before = {path.name: path.read_bytes() for path in done.folder.iterdir()}
     refused = begin("--resume", "auto", folder=done.folder)()
     assert refused.statuses[0] == 2 and refused.statuses[1] != 0
-    assert [line.startswith(f"distributed.py: {name}: ") for line, name in zip(refused.errs[0].splitlines(), FILES)]
+    assert [
+        line.startswith(f"distributed.py: {name}: ")
+        for line, name in zip(refused.errs[0].splitlines(), FILES)
+    ]
     assert refused.errs[0].splitlines()[-1] == (
         f"distributed.py: error: --resume auto: no checkpoint in {done.folder} is whole"
     )
     assert {path.name: path.read_bytes() for path in done.folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.module."])
-def test_the_four_keys_of_upstream_load_under_any_wrapper_and_it_says_what_is_missing(prefix, begin, whole, tmp_path):
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.module."]
+)
+def test_the_four_keys_of_upstream_load_under_any_wrapper_and_it_says_what_is_missing(
+    prefix, begin, whole, tmp_path
+):
     last = whole()[FILES[0]]
     four = {name: last[name] for name in ("epoch", "arch", "best_acc1")}
     four["best_acc1"] = torch.tensor([four["best_acc1"]])  # as upstream has it
@@ -452,23 +581,34 @@ def rewritten(change):
 
 
 def others(last, **changes):
-    weights = {name: value for name, value in (last["state_dict"] | changes).items() if value is not None}
+    weights = {
+        name: value for name, value in (last["state_dict"] | changes).items() if value is not None
+    }
     return last | {"state_dict": weights}
 
 
 WRONG = {
     "text": (lambda path, last: path.write_text("no checkpoint"), "cannot be read: "),
-    "a pickle with code": (lambda path, last: torch.save({"epoch": print}, path), "cannot be read: "),
+    "a pickle with code": (
+        lambda path, last: torch.save({"epoch": print}, path),
+        "cannot be read: ",
+    ),
     "a tensor": (
         rewritten(lambda last: torch.zeros(3)),
         "not a checkpoint of this script, it has no arch, best_acc1, ",
     ),
-    "weights alone": (rewritten(lambda last: last["state_dict"]), "not a checkpoint of this script, it has no arch"),
+    "weights alone": (
+        rewritten(lambda last: last["state_dict"]),
+        "not a checkpoint of this script, it has no arch",
+    ),
     "another format": (
         rewritten(lambda last: last | {"format": 2}),
         "wrong.pth.tar: its format is 2, this script reads 1",
     ),
-    "another arch": (rewritten(lambda last: last | {"arch": "resnet18"}), "it is of resnet18, --arch says tiny"),
+    "another arch": (
+        rewritten(lambda last: last | {"arch": "resnet18"}),
+        "it is of resnet18, --arch says tiny",
+    ),
     "other classes": (
         rewritten(lambda last: last | {"classes": ["0", "1", "cat"]}),
         "it has 3 classes, train/ has 4; not in both: 2, 3, cat",
@@ -491,7 +631,9 @@ def test_a_file_that_is_none_of_this_run_is_refused_in_one_line(what, begin, who
     refused = begin("--resume", path)()
     assert refused.statuses[0] == 2 and all(refused.statuses), refused.errs
     line, *more = refused.errs[0].splitlines()
-    assert WRONG[what][1] in line and line.startswith("distributed.py: error: ") and str(path) in line
+    assert (
+        WRONG[what][1] in line and line.startswith("distributed.py: error: ") and str(path) in line
+    )
     assert more == [] and refused.errs[1] == ""
     assert not list(refused.folder.iterdir())
 
@@ -499,7 +641,10 @@ def test_a_file_that_is_none_of_this_run_is_refused_in_one_line(what, begin, who
 def test_a_missing_file_a_finished_run_and_a_folder_in_use_are_told_apart(begin, tmp_path):
     refused = begin("--resume", tmp_path / "none.pth.tar")()
     assert refused.statuses[0] == 2 and all(refused.statuses)
-    assert refused.errs[0] == f"distributed.py: error: --resume {tmp_path}/none.pth.tar: there is no such file\n"
+    assert (
+        refused.errs[0]
+        == f"distributed.py: error: --resume {tmp_path}/none.pth.tar: there is no such file\n"
+    )
     done = begin()()
     before = {path.name: path.read_bytes() for path in done.folder.iterdir()}
     again = begin("--resume", "auto", folder=done.folder)()
@@ -524,7 +669,15 @@ def small_disk(tmp_path):
     def mount(size, *options):
         folder = tmp_path / f"disk{len(folders)}"
         folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "tmpfs", folder]
+        command = [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            ",".join([f"size={size}", *options]),
+            "tmpfs",
+            folder,
+        ]
         try:
             subprocess.run(command, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -543,11 +696,15 @@ LARGE = ["--num-classes", "1000"]  # 0.4 MB a checkpoint
 
 @pytest.mark.parametrize("left", [0, 100, 150_000, 300_000, 390_000])
 @pytest.mark.parametrize("nth", [1, 2, 4])
-def test_a_disk_that_fills_up_in_the_middle_of_a_save_keeps_the_files_before(left, nth, begin, small_disk):
+def test_a_disk_that_fills_up_in_the_middle_of_a_save_keeps_the_files_before(
+    left, nth, begin, small_disk
+):
     options = [*LARGE, "--save-every", 1]
     folder = small_disk(2 * MB)
     full = begin(
-        *options, folder=folder, fault={"at": f"write {FILES[0]}.tmp", "nth": nth, "do": "fill", "bytes": left}
+        *options,
+        folder=folder,
+        fault={"at": f"write {FILES[0]}.tmp", "nth": nth, "do": "fill", "bytes": left},
     )()
     assert full.statuses[0] == 2 and full.statuses[1] != 0, full
     lines = full.errs[0].splitlines()
@@ -562,14 +719,18 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_save_keeps_the_files_before(lef
     epochs, steps, _ = progress(resumed)
     assert epochs * STEPS + steps == min(nth, 4) - 1
     undisturbed = begin(*options)()
-    assert not (why := wrong_end(resumed, {name: state(undisturbed.folder / name) for name in FILES})), why
+    assert not (
+        why := wrong_end(resumed, {name: state(undisturbed.folder / name) for name in FILES})
+    ), why
 
 
 def test_a_disk_that_is_too_small_or_read_only_is_refused_before_training(begin, small_disk):
     refused = begin("--num-classes", "2000", folder=small_disk(2 * MB))()
     assert refused.statuses[0] == 2 and "Epoch" not in refused.outs[0]
     line = refused.errs[0].splitlines()[-1]
-    assert re.fullmatch(r"distributed.py: error: \S+: 2.0 MB free, and checkpoints take up to 3.\d MB; .*", line), line
+    assert re.fullmatch(
+        r"distributed.py: error: \S+: 2.0 MB free, and checkpoints take up to 3.\d MB; .*", line
+    ), line
 
     folder = small_disk(2 * MB, "ro")
     refused = begin(folder=folder)()
@@ -623,14 +784,19 @@ SECOND = [
 ]
 
 
-def test_a_second_command_in_the_folder_of_a_running_job_is_refused_and_changes_nothing(held, begin, whole):
+def test_a_second_command_in_the_folder_of_a_running_job_is_refused_and_changes_nothing(
+    held, begin, whole
+):
     """A1, A2: the first is in its second save meanwhile, and ends like an undisturbed one."""
     folder, go_on = held(f"fsync {FILES[0]}.tmp", 4)
     before = contents(folder)
     ends = [begin(*options, folder=folder) for options, _ in SECOND]
     for (options, words), end in zip(SECOND, ends):
         second = end()
-        assert second.statuses[0] == 2 and second.statuses[1] != 0 and second.errs[1] == "", (options, second)
+        assert second.statuses[0] == 2 and second.statuses[1] != 0 and second.errs[1] == "", (
+            options,
+            second,
+        )
         (line,) = second.errs[0].splitlines()
         assert line.startswith("distributed.py: error: ") and words in line
     assert contents(folder) == before and any(name.endswith(".tmp") for name in before)
@@ -648,7 +814,9 @@ def test_of_jobs_that_start_at_once_in_a_folder_one_trains(begin, whole, tmp_pat
 
 
 @pytest.mark.parametrize("name", [FILES[0], "run.lock"])
-def test_a_save_that_finds_the_file_of_another_run_in_its_place_ends_the_job_and_spares_it(name, held):
+def test_a_save_that_finds_the_file_of_another_run_in_its_place_ends_the_job_and_spares_it(
+    name, held
+):
     """A2."""
     folder, go_on = held("step", 5)
     if name == "run.lock":
@@ -673,22 +841,35 @@ def test_an_evaluation_in_the_folder_of_a_running_job_changes_nothing(held, begi
     (folder / "skipped_images.txt").write_text("of the job\n")
     before = contents(folder)
     evaluated = begin("--evaluate", "--resume", "auto", folder=folder)()
-    assert evaluated.statuses == [0, 0] and evaluated.errs == ["", ""] and " * Acc@1 " in evaluated.outs[0]
+    assert (
+        evaluated.statuses == [0, 0]
+        and evaluated.errs == ["", ""]
+        and " * Acc@1 " in evaluated.outs[0]
+    )
     assert contents(folder) == before
     (folder / "skipped_images.txt").unlink()
     assert not (why := wrong_end(go_on(), whole())), why
 
 
-def test_a_run_that_overwrites_and_is_killed_before_its_first_save_leaves_nothing_to_resume(begin, whole):
+def test_a_run_that_overwrites_and_is_killed_before_its_first_save_leaves_nothing_to_resume(
+    begin, whole
+):
     """A8: the files of the run before are kept, out of the way."""
     done = begin()()
     files = contents(done.folder)
     both = begin("--overwrite", "--resume", "auto", folder=done.folder)()
-    assert both.statuses[0] == 2 and "give one of them" in both.errs[0] and contents(done.folder) == files
+    assert (
+        both.statuses[0] == 2
+        and "give one of them" in both.errs[0]
+        and contents(done.folder) == files
+    )
     killed = begin("--overwrite", folder=done.folder, fault={"at": "step", "do": "SIGKILL"})()
     assert killed.statuses[0] == -9
     (aside,) = done.folder.glob("overwritten-*")
-    assert f"the files of the run before are in {aside.name}/ now\n" in killed.outs[0] and contents(aside) == files
+    assert (
+        f"the files of the run before are in {aside.name}/ now\n" in killed.outs[0]
+        and contents(aside) == files
+    )
     resumed = begin("--resume", "auto", folder=done.folder)()
     assert progress(resumed) == (0, 0, "")
     aside.rename(done.logs / "aside")
@@ -710,11 +891,21 @@ def test_an_error_on_one_rank_is_printed_and_ends_the_job_though_the_other_one_w
 @pytest.mark.parametrize("reader", ["head -1", "a full disk"])
 def test_a_job_outlives_the_reader_of_its_output(reader, build_of, data, tmp_path):
     """A13: it ends with status 0, and its checkpoint is whole."""
-    command = [sys.executable, build_of() / "distributed.py", "--data", data, *RECIPE, "--output-dir", tmp_path / "run"]
+    command = [
+        sys.executable,
+        build_of() / "distributed.py",
+        "--data",
+        data,
+        *RECIPE,
+        "--output-dir",
+        tmp_path / "run",
+    ]
     env = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
     with open("/dev/full", "w") as full:
         out = subprocess.PIPE if reader == "head -1" else full
-        process = subprocess.Popen([*map(str, command)], env=env, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*map(str, command)], env=env, stdout=out, stderr=subprocess.STDOUT
+        )
     if process.stdout:
         process.stdout.readline()
         process.stdout.close()
@@ -730,11 +921,15 @@ def test_ranks_with_other_options_end_in_one_line(begin):
     ended = begin(own={1: {"argv": ["--lr", "0.2"]}})()
     assert ended.statuses[0] == 2 and ended.statuses[1] != 0 and ended.errs[1] == ""
     (line,) = ended.errs[0].splitlines()
-    assert re.fullmatch(r".*: the ranks of this job differ: --lr: 0.1 on rank 0 \(.*\), 0.2 on rank 1 \(.*\)", line)
+    assert re.fullmatch(
+        r".*: the ranks of this job differ: --lr: 0.1 on rank 0 \(.*\), 0.2 on rank 1 \(.*\)", line
+    )
     assert ended.seconds < 60 and not list(ended.folder.iterdir())
 
 
-@pytest.mark.parametrize(("options", "more"), [([], ""), (["--seed", "7"], "; seed stays 5, not 7")])
+@pytest.mark.parametrize(
+    ("options", "more"), [([], ""), (["--seed", "7"], "; seed stays 5, not 7")]
+)
 def test_a_run_keeps_its_seed_whatever_it_is_resumed_with(options, more, begin):
     """B4: each image of the unfinished epoch is trained once."""
     recipe = [*RECIPE[: RECIPE.index("--seed")], "--workers", "0", "--epochs", "1"]
@@ -760,10 +955,26 @@ def launched(build_of, data, tmp_path):
         env = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
         env |= {"FAULT": json.dumps(fault), "FAULT_FOLDER": str(logs)}
         agent = [sys.executable, *TORCHRUN, f"--max-restarts={restarts}", "--nproc_per_node=2"]
-        agent += ["--redirects=3", f"--log-dir={logs}", build_of() / "distributed.py", "--data", data, *RECIPE]
-        command = [*map(str, agent), "--output-dir", str(folder), "--workers", "1", *map(str, options)]
+        agent += [
+            "--redirects=3",
+            f"--log-dir={logs}",
+            build_of() / "distributed.py",
+            "--data",
+            data,
+            *RECIPE,
+        ]
+        command = [
+            *map(str, agent),
+            "--output-dir",
+            str(folder),
+            "--workers",
+            "1",
+            *map(str, options),
+        ]
         with open(logs / "agent", "w") as file:
-            status = subprocess.run(command, env=env, stdout=file, stderr=file, timeout=240).returncode
+            status = subprocess.run(
+                command, env=env, stdout=file, stderr=file, timeout=240
+            ).returncode
         fired = json.loads((logs / "fired").read_text())
         pids = [int((logs / str(rank)).read_text()) for rank in (0, 1)]
         while time.time() - fired["time"] < 40 and any(map(running, pids)):
@@ -772,7 +983,9 @@ def launched(build_of, data, tmp_path):
             folder=folder,
             status=status,
             agent=(logs / "agent").read_text(),
-            outs=[path.read_text() for path in sorted(logs.rglob("stdout.log"))],  # of each start, and of each rank
+            outs=[
+                path.read_text() for path in sorted(logs.rglob("stdout.log"))
+            ],  # of each start, and of each rank
             errors=[path.read_text() for path in sorted(logs.rglob("stderr.log"))],
             fired=fired | {"ended": time.time()},
             running=[pid for pid in pids if running(pid)],
@@ -794,8 +1007,12 @@ def running(pid):
     [{"at": "step", "nth": 3, "rank": 1}, {"at": f"write {FILES[0]}.tmp", "nth": 2, "bytes": 3000}],
     ids=["between steps", "during a save"],
 )
-def test_a_launcher_that_restarts_a_killed_rank_ends_like_an_undisturbed_run(fault, launched, whole):
-    done = launched("--save-every", 1, "--resume", "auto", fault=fault | {"do": "SIGKILL"}, restarts=3)
+def test_a_launcher_that_restarts_a_killed_rank_ends_like_an_undisturbed_run(
+    fault, launched, whole
+):
+    done = launched(
+        "--save-every", 1, "--resume", "auto", fault=fault | {"do": "SIGKILL"}, restarts=3
+    )
     assert done.status == 0, done.agent
     starts = [out for out in done.outs if out]
     assert len(starts) == 2 and len(done.outs) == 4  # by rank 0 of either
@@ -820,7 +1037,9 @@ def test_a_rank_that_is_stopped_under_max_restarts_is_started_again(launched, wh
 
 
 def test_ranks_end_with_a_launcher_that_was_killed(launched, begin, whole):
-    killed = launched("--save-every", 1, fault={"at": "step", "nth": 2, "to": ["agent"], "do": "SIGKILL"})
+    killed = launched(
+        "--save-every", 1, fault={"at": "step", "nth": 2, "to": ["agent"], "do": "SIGKILL"}
+    )
     assert killed.status == -9 and killed.running == []
     assert not unreadable(killed.folder)
     resumed = begin("--resume", "auto", folder=killed.folder)()
@@ -829,27 +1048,48 @@ def test_ranks_end_with_a_launcher_that_was_killed(launched, begin, whole):
     assert not (why := wrong_end(resumed, whole())), why
 
 
-@pytest.mark.parametrize(("to", "name"), [(["agent"], "SIGTERM"), ([1], "SIGTERM"), (["agent", 0, 1], "SIGUSR1")])
+@pytest.mark.parametrize(
+    ("to", "name"), [(["agent"], "SIGTERM"), ([1], "SIGTERM"), (["agent", 0, 1], "SIGUSR1")]
+)
 def test_a_signal_under_a_launcher_saves_and_ends_all_ranks(to, name, launched, begin, whole):
     """A5: also where the launcher, which does not know SIGUSR1, dies of it at once."""
     fault = {"at": "step", "nth": 2, "rank": 1, "to": to, "do": name, "rest": 2.5}
     stopped = launched(fault=fault)
-    assert (stopped.status == -signal.SIGUSR1 if name == "SIGUSR1" else stopped.status != 0) and stopped.running == []
+    assert (
+        stopped.status == -signal.SIGUSR1 if name == "SIGUSR1" else stopped.status != 0
+    ) and stopped.running == []
     assert stopped.fired["ended"] - stopped.fired["time"] < 30
-    assert stopped.outs[0].endswith("stopped by a signal, and saved: --resume auto goes on from here\n")
-    if to == [1]:  # torchrun lists how ranks have ended, unless it is ended itself; an older one lists the first alone
+    assert stopped.outs[0].endswith(
+        "stopped by a signal, and saved: --resume auto goes on from here\n"
+    )
+    if (
+        to == [1]
+    ):  # torchrun lists how ranks have ended, unless it is ended itself; an older one lists the first alone
         assert set(re.findall(r"exitcode +: (-?\d+)", stopped.agent)) == {"75"}, stopped.agent
     resumed = begin("--resume", "auto", folder=stopped.folder)()
     assert progress(resumed) == (0, 2, "")
     assert not (why := wrong_end(resumed, whole())), why
 
 
-def test_dataparallel_ends_at_ctrl_c_with_status_75_and_resumes_like_an_undisturbed_run(build_of, data, tmp_path):
+def test_dataparallel_ends_at_ctrl_c_with_status_75_and_resumes_like_an_undisturbed_run(
+    build_of, data, tmp_path
+):
     script, environment = build_of() / "dataparallel.py", {**os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(REPO / "tests" / "tiny_models")
 
     def start(folder, *more):
-        command = [sys.executable, script, "--data", data, *RECIPE, "-b", "2", "--output-dir", tmp_path / folder, *more]
+        command = [
+            sys.executable,
+            script,
+            "--data",
+            data,
+            *RECIPE,
+            "-b",
+            "2",
+            "--output-dir",
+            tmp_path / folder,
+            *more,
+        ]
         process = [str(part) for part in command]
         return subprocess.Popen(process, env=environment, stdout=subprocess.PIPE, text=True)
 
@@ -858,12 +1098,16 @@ def test_dataparallel_ends_at_ctrl_c_with_status_75_and_resumes_like_an_undistur
         if line.startswith("Epoch: [0][ 2/12]"):
             cut.send_signal(signal.SIGINT)
             break
-    assert cut.communicate(timeout=60)[0].endswith("stopped by a signal, and saved: --resume auto goes on from here\n")
+    assert cut.communicate(timeout=60)[0].endswith(
+        "stopped by a signal, and saved: --resume auto goes on from here\n"
+    )
     assert (cut.returncode, whole.wait(timeout=60)) == (75, 0)
     left = torch.load(tmp_path / "cut" / FILES[0], weights_only=True)
     assert left["epoch"] == 0 and 3 <= left["step"] <= 12
     assert start("cut", "--resume", "auto").wait(timeout=60) == 0
-    ends = [torch.load(tmp_path / folder / FILES[0], weights_only=True) for folder in ("whole", "cut")]
+    ends = [
+        torch.load(tmp_path / folder / FILES[0], weights_only=True) for folder in ("whole", "cut")
+    ]
     for part in ("state_dict", "optimizer", "best_acc1", "epoch"):
         assert str(flat(ends[0][part])) == str(flat(ends[1][part])), part
     assert len((tmp_path / "cut" / "dataparallel.csv").read_text().splitlines()) == 2

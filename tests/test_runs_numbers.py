@@ -16,8 +16,8 @@ import pytest
 from conftest import FREE_PORT, REPO, TORCHRUN, load
 from test_runs import parsed, plain_accuracy
 
-from patcher.engine import render
-from patcher.project import Project, Request
+from patcher.build.project import Project, Request
+from patcher.core.engine import render
 
 GREYS = (20, 50, 82, 116, 152, 190, 230)  # as in tests/tiny_models
 WRONG = {"train": 7, "val": 8}  # so many images lie in the folder of another class
@@ -49,7 +49,9 @@ def write(folder, parts):
         for name in range(len(GREYS)):
             (folder / part / str(name)).mkdir(parents=True)
         for index, (grey, label) in enumerate(images):
-            Image.new("RGB", (64, 64), (grey,) * 3).save(folder / part / str(label) / f"{index:02}.png")
+            Image.new("RGB", (64, 64), (grey,) * 3).save(
+                folder / part / str(label) / f"{index:02}.png"
+            )
     return folder
 
 
@@ -67,7 +69,9 @@ def script(tmp_path_factory):
 
     def make(name, series="standard", without=None):
         path = tmp_path_factory.mktemp("built") / name
-        patches = [patch for patch in project.patches_of(Request(series, ())) if patch.slug() != without]
+        patches = [
+            patch for patch in project.patches_of(Request(series, ())) if patch.slug() != without
+        ]
         made = render(name, (REPO / "upstream" / name).read_bytes(), patches, support)
         path.write_bytes(made.after)
         (path.parent / "support").mkdir()
@@ -86,7 +90,9 @@ def start(tmp_path):
 
     def start(command, number=0):
         logs = tmp_path / f"logs{number}"
-        if command[: len(TORCHRUN)] == TORCHRUN:  # a file per rank and stream: on one pipe their lines mix
+        if (
+            command[: len(TORCHRUN)] == TORCHRUN
+        ):  # a file per rank and stream: on one pipe their lines mix
             command = [*TORCHRUN, "--redirects=3", f"--log-dir={logs}", *command[len(TORCHRUN) :]]
         path = str(REPO / "tests" / "tiny_models")
         process = subprocess.Popen(
@@ -124,7 +130,18 @@ def run(start, tmp_path):
 
 
 def options(data, batch_size, *more, arch="gray", lr="0", epochs=2):
-    command = ["--data", data, "--arch", arch, "--batch-size", batch_size, "--lr", lr, "--epochs", epochs]
+    command = [
+        "--data",
+        data,
+        "--arch",
+        arch,
+        "--batch-size",
+        batch_size,
+        "--lr",
+        lr,
+        "--epochs",
+        epochs,
+    ]
     return [*command, "--print-freq", "1", *more]
 
 
@@ -143,15 +160,27 @@ def check(result, data, outs, steps):
     assert f"{true1:.3f}" == "88.571"
     (out,) = filter(None, result.outs)  # rank 0 of all nodes prints
     assert parsed(out)["result"] == [(f"{true1:.3f}", f"{true5:.3f}")] * 2  # every epoch
-    last = [line for line in out.splitlines() if line.startswith(f"Epoch: [1][{steps - 1}/{steps}]")]
+    last = [
+        line for line in out.splitlines() if line.startswith(f"Epoch: [1][{steps - 1}/{steps}]")
+    ]
     assert averages(last[0]) == [pytest.approx(loss, rel=2e-4), round(top1, 2), round(top5, 2)]
     for name in ("checkpoint", "model_best"):
-        assert torch.load(result.folder / f"{name}.pth.tar", weights_only=True)["best_acc1"] == 100 * 62 / 70
+        assert (
+            torch.load(result.folder / f"{name}.pth.tar", weights_only=True)["best_acc1"]
+            == 100 * 62 / 70
+        )
 
 
 @pytest.mark.parametrize("ranks, batch_size, steps", [(1, 70, 1), (2, 10, 3), (3, 9, 3), (4, 4, 6)])
-def test_distributed_prints_the_true_numbers_at_every_world_size(ranks, batch_size, steps, script, run, data):
-    command = [*TORCHRUN, f"--nproc_per_node={ranks}", script("distributed.py"), *options(data, batch_size)]
+def test_distributed_prints_the_true_numbers_at_every_world_size(
+    ranks, batch_size, steps, script, run, data
+):
+    command = [
+        *TORCHRUN,
+        f"--nproc_per_node={ranks}",
+        script("distributed.py"),
+        *options(data, batch_size),
+    ]
     check(run(command), data, ranks, steps)
 
 
@@ -171,9 +200,16 @@ LAUNCH = ["-m", "torch.distributed.launch", "--local-addr=127.0.0.1", *FREE_PORT
         ([], 1, 7, 4),
     ],
 )
-def test_the_numbers_are_the_same_under_every_launcher(launcher, ranks, batch_size, steps, script, run, data):
+def test_the_numbers_are_the_same_under_every_launcher(
+    launcher, ranks, batch_size, steps, script, run, data
+):
     processes = [f"--nproc_per_node={ranks}"] if launcher else []
-    check(run([*launcher, *processes, script("distributed.py"), *options(data, batch_size)]), data, 1, steps)
+    check(
+        run([*launcher, *processes, script("distributed.py"), *options(data, batch_size)]),
+        data,
+        1,
+        steps,
+    )
 
 
 def test_two_nodes_of_two_ranks_print_the_true_numbers(script, run, data):
@@ -194,17 +230,26 @@ def test_trained_model_scores_as_its_checkpoint_does_though_one_rank_has_nothing
     script, run, tmp_path, monkeypatch
 ):
     # Two images on three ranks; each rank's running statistics are its own, and the checkpoint has those of rank 0.
-    data = write(tmp_path / "data", {"train": labelled("train"), "val": [(GREYS[0], 0), (GREYS[6], 6)]})
+    data = write(
+        tmp_path / "data", {"train": labelled("train"), "val": [(GREYS[0], 0), (GREYS[6], 6)]}
+    )
     for name in range(1, 6):
         (data / "val" / str(name)).rmdir()
         (data / "train" / str(name)).rename(data / "train" / f"x{name}")
-    command = [*TORCHRUN, "--nproc_per_node=3", script("distributed.py"), *options(data, 6, arch="tiny", lr="0.05")]
+    command = [
+        *TORCHRUN,
+        "--nproc_per_node=3",
+        script("distributed.py"),
+        *options(data, 6, arch="tiny", lr="0.05"),
+    ]
     result = run(command)
     assert result.status == 0, result.err
     import torchvision
 
     monkeypatch.setattr(torchvision.models, "tiny", None, raising=False)
-    load(REPO / "tests" / "tiny_models" / "sitecustomize.py", "tiny_models").add_models(torchvision.models)
+    load(REPO / "tests" / "tiny_models" / "sitecustomize.py", "tiny_models").add_models(
+        torchvision.models
+    )
     top = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
     assert parsed(result.outs[0])["result"][-1] == tuple(f"{share:.3f}" for share in top)
 
@@ -213,14 +258,21 @@ def test_trained_model_scores_as_its_checkpoint_does_though_one_rank_has_nothing
 
 
 def test_guide_prints_half_of_it_for_two_processes_on_four_devices(script, run, data):
-    command = [*TORCHRUN, "--nproc_per_node=2", script("distributed.py", "guide"), *options(data, 20, epochs=1)]
+    command = [
+        *TORCHRUN,
+        "--nproc_per_node=2",
+        script("distributed.py", "guide"),
+        *options(data, 20, epochs=1),
+    ]
     result = run(command)
     assert result.status == 0, result.err
     assert [top1 for top1, _ in parsed(result.outs[0])["result"]] == ["44.286"]
 
 
 # 64 of 72, since two images count twice; or a mean of means, divided by the four devices instead of the three ranks.
-@pytest.mark.parametrize(("without", "printed"), [("val_sampler", "88.889"), ("exact_validation", "66.667")])
+@pytest.mark.parametrize(
+    ("without", "printed"), [("val_sampler", "88.889"), ("exact_validation", "66.667")]
+)
 def test_three_ranks_print_another_number_without_one_patch(without, printed, script, run, data):
     patched = script("distributed.py", without=without)
     result = run([*TORCHRUN, "--nproc_per_node=3", patched, *options(data, 9, epochs=1)])
@@ -229,13 +281,23 @@ def test_three_ranks_print_another_number_without_one_patch(without, printed, sc
 
 
 @pytest.mark.parametrize(
-    "name, launcher", [("distributed.py", [*TORCHRUN, "--nproc_per_node=2"]), ("dataparallel.py", [])]
+    "name, launcher",
+    [("distributed.py", [*TORCHRUN, "--nproc_per_node=2"]), ("dataparallel.py", [])],
 )
-def test_loss_that_is_not_finite_ends_the_run_and_spares_the_checkpoint(name, launcher, script, run, data, tmp_path):
+def test_loss_that_is_not_finite_ends_the_run_and_spares_the_checkpoint(
+    name, launcher, script, run, data, tmp_path
+):
     kept = {f"{kind}.pth.tar": os.urandom(99) for kind in ("checkpoint", "model_best")}
     for file, content in kept.items():
         (tmp_path / "job" / file).write_bytes(content)
-    result = run([*launcher, script(name), *options(data, 4, arch="steep", lr="1000", epochs=3), "--overwrite"])
+    result = run(
+        [
+            *launcher,
+            script(name),
+            *options(data, 4, arch="steep", lr="1000", epochs=3),
+            "--overwrite",
+        ]
+    )
     assert result.status != 0
     lines = [line for line in result.err.splitlines() if line.startswith(f"{name}: error:")]
     words = (
@@ -243,7 +305,9 @@ def test_loss_that_is_not_finite_ends_the_run_and_spares_the_checkpoint(name, la
         "and the last checkpoint stays as it is"
     )
     assert len(lines) == 1 and re.search(words, lines[0]), result.err
-    (aside,) = result.folder.iterdir()  # nothing was saved, and --overwrite has moved away what was there
+    (aside,) = (
+        result.folder.iterdir()
+    )  # nothing was saved, and --overwrite has moved away what was there
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == kept
     assert not any(parsed(out)["result"] for out in result.outs)
 

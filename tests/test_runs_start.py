@@ -14,7 +14,16 @@ import pytest
 from conftest import TORCHRUN
 from test_runs import of
 
-VALIDATE = ["--arch", "shufflenet_v2_x0_5", "--batch-size", "4", "--print-freq", "100", "--evaluate", "--resume"]
+VALIDATE = [
+    "--arch",
+    "shufflenet_v2_x0_5",
+    "--batch-size",
+    "4",
+    "--print-freq",
+    "100",
+    "--evaluate",
+    "--resume",
+]
 LAUNCH = ["-m", "torch.distributed.launch"]
 
 
@@ -37,7 +46,9 @@ def script(build_of):
     ],
     ids=["torchrun and a flag", "launch", "launch --use_env", "plain python"],
 )
-def test_each_process_takes_its_own_device_under_every_launcher(launcher, options, world, script, run, data, weights):
+def test_each_process_takes_its_own_device_under_every_launcher(
+    launcher, options, world, script, run, data, weights
+):
     if launcher[:2] == LAUNCH:
         launcher = [*launcher[:2], "--master_addr=127.0.0.1", "--master_port=29871", *launcher[2:]]
     result = run(*launcher, script, "--data", data, *VALIDATE, weights, *options, gpus=2)
@@ -51,7 +62,11 @@ def test_each_process_takes_its_own_device_under_every_launcher(launcher, option
     assert expected in out
     assert out.count("no launcher: running as a single process\n") == (world == 1)
     resumed = f"resumed from {weights}: 1 epochs and 0 steps done, best Acc@1 10.000; there is no optimizer in it: "
-    assert out.count(f"{resumed}its momentum starts at zero\ntopology: ") == out.count("resumed from") == 1
+    assert (
+        out.count(f"{resumed}its momentum starts at zero\ntopology: ")
+        == out.count("resumed from")
+        == 1
+    )
     assert "random weights" not in out
     assert "destroy_process_group" not in result.err
 
@@ -75,13 +90,20 @@ MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     ],
     ids=["srun", "mpirun"],
 )
-def test_two_processes_of_another_launcher_are_one_world(shared, of_a_rank, script, data, weights, tmp_path):
+def test_two_processes_of_another_launcher_are_one_world(
+    shared, of_a_rank, script, data, weights, tmp_path
+):
     """B6: and not two trainings."""
     tasks = [
         subprocess.Popen(
             [sys.executable, script, "--data", data, *VALIDATE, weights],
             cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **shared, **dict.fromkeys(of_a_rank, str(rank))},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                **shared,
+                **dict.fromkeys(of_a_rank, str(rank)),
+            },
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -94,10 +116,14 @@ def test_two_processes_of_another_launcher_are_one_world(shared, of_a_rank, scri
 
 
 @pytest.mark.parametrize(
-    ("gpus", "device"), [(None, "cpu"), (0, "cpu"), (2, "cuda:0"), (8, "cuda:0")], ids=["no stand-in", "0", "2", "8"]
+    ("gpus", "device"),
+    [(None, "cpu"), (0, "cpu"), (2, "cuda:0"), (8, "cuda:0")],
+    ids=["no stand-in", "0", "2", "8"],
 )
 def test_two_ranks_run_on_what_there_is(gpus, device, script, run, data, weights):
-    result = run(*TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, weights, gpus=gpus)
+    result = run(
+        *TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, weights, gpus=gpus
+    )
     assert result.status == 0, result.err
     assert f"processes=2 per_host=2 device={device} batch=2 global_batch=4 " in result.outs[0]
     indices = sorted(e["index"] for e in of(result, "set_device"))
@@ -107,7 +133,9 @@ def test_two_ranks_run_on_what_there_is(gpus, device, script, run, data, weights
 def test_more_processes_than_gpus_are_one_line(script, run, data, weights, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     start = time.monotonic()
-    result = run(*TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, weights, gpus=1)
+    result = run(
+        *TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, weights, gpus=1
+    )
     assert result.status != 0
     line = "distributed.py: error: 2 processes on this node, 1 GPUs visible (CUDA_VISIBLE_DEVICES=3); start fewer, or "
     assert result.err.count(line) == 1
@@ -118,16 +146,23 @@ def test_more_processes_than_gpus_are_one_line(script, run, data, weights, monke
 
 @pytest.mark.parametrize(
     ("options", "gpus", "device"),
-    [((), None, "cpu"), (("--device", "cpu"), 2, "cpu"), ((), 2, "cuda:0"), (("--gpus", "1"), 2, "cuda:1")],
+    [
+        ((), None, "cpu"),
+        (("--device", "cpu"), 2, "cpu"),
+        ((), 2, "cuda:0"),
+        (("--gpus", "1"), 2, "cuda:1"),
+    ],
 )
 def test_dataparallel_runs_on_what_there_is(options, gpus, device, build_of, run, data, weights):
-    result = run(build_of() / "dataparallel.py", "--data", data, *VALIDATE, weights, *options, gpus=gpus)
+    result = run(
+        build_of() / "dataparallel.py", "--data", data, *VALIDATE, weights, *options, gpus=gpus
+    )
     assert result.status == 0, result.err
     assert f"device={device} " in result.outs[0]
     assert " * Acc@1 " in result.outs[0]
-    assert [line.partition("; ")[0] for line in result.outs[0].splitlines() if "resumed" in line] == [
-        f"resumed from {weights}: 1 epochs and 0 steps done, best Acc@1 10.000"
-    ]
+    assert [
+        line.partition("; ")[0] for line in result.outs[0].splitlines() if "resumed" in line
+    ] == [f"resumed from {weights}: 1 epochs and 0 steps done, best Acc@1 10.000"]
     assert "random weights" not in result.outs[0]
     assert bool(of(result, "DataParallel")) == (device != "cpu")
 
@@ -140,7 +175,9 @@ def test_dataparallel_runs_on_what_there_is(options, gpus, device, build_of, run
         (["--pretrained"], "--pretrained: cannot get https://download.pytorch.org/models/"),
     ],
 )
-def test_what_cannot_work_is_one_line_of_two_ranks(options, words, script, run, data, weights, monkeypatch, tmp_path):
+def test_what_cannot_work_is_one_line_of_two_ranks(
+    options, words, script, run, data, weights, monkeypatch, tmp_path
+):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "nothing here"))
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:9")  # no network
@@ -166,10 +203,18 @@ def hosts(script, weights, tmp_path):
             port = free.getsockname()[1]
         endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=hosts"]
         for number, (processes, *options) in enumerate(commands):
-            agent = [sys.executable, *TORCHRUN, "--nnodes=2", f"--nproc_per_node={processes}", *endpoint]
+            agent = [
+                sys.executable,
+                *TORCHRUN,
+                "--nnodes=2",
+                f"--nproc_per_node={processes}",
+                *endpoint,
+            ]
             command = [*map(str, [*agent, script, *VALIDATE, weights, *options])]
             with open(tmp_path / f"log{number}", "w") as file:
-                agents.append(subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT))
+                agents.append(
+                    subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT)
+                )
         return agents, [tmp_path / f"log{number}" for number in range(2)]
 
     yield hosts
@@ -202,17 +247,35 @@ def test_hosts_with_other_numbers_of_processes_end_in_one_line_each(hosts, data)
 
 def test_two_processes_of_torchrun_are_too_many_for_dataparallel(build_of, run, data):
     """B7: one line, and nothing is written."""
-    result = run(*TORCHRUN, "--nproc_per_node=2", build_of() / "dataparallel.py", "--data", data, gpus=2)
+    result = run(
+        *TORCHRUN, "--nproc_per_node=2", build_of() / "dataparallel.py", "--data", data, gpus=2
+    )
     assert result.status != 0 and "exitcode  : 2" in result.err
     line = "dataparallel.py: error: this script is one process on all GPUs, and 2 were started: "
-    assert [said.startswith(line) for said in "".join(result.errs).splitlines() if "stand-in" not in said] == [True]
+    assert [
+        said.startswith(line)
+        for said in "".join(result.errs).splitlines()
+        if "stand-in" not in said
+    ] == [True]
     assert list(result.folder.iterdir()) == []
 
 
 def test_device_that_is_not_there_is_one_line(build_of, run, data, weights):
-    result = run(build_of() / "dataparallel.py", "--data", data, *VALIDATE, weights, "--device", "cuda", gpus=0)
+    result = run(
+        build_of() / "dataparallel.py",
+        "--data",
+        data,
+        *VALIDATE,
+        weights,
+        "--device",
+        "cuda",
+        gpus=0,
+    )
     assert result.status == 2
-    assert "dataparallel.py: error: --device cuda: there is none here, or none is visible\n" in result.err
+    assert (
+        "dataparallel.py: error: --device cuda: there is none here, or none is visible\n"
+        in result.err
+    )
     assert "Traceback" not in result.err
 
 
@@ -224,7 +287,14 @@ def test_help_names_every_model_and_option(name, build_of, run):
     shown = run(build_of() / name, "--help", gpus=None)
     assert (shown.status, shown.err) == (0, "")
     text = " ".join(shown.outs[0].split())
-    for word in ("resnet18", "vit_b_16", "--resume PATH", "--output-dir DIR", "--device DEVICE", "--save-every N"):
+    for word in (
+        "resnet18",
+        "vit_b_16",
+        "--resume PATH",
+        "--output-dir DIR",
+        "--device DEVICE",
+        "--save-every N",
+    ):
         assert word in text
     assert list(shown.folder.iterdir()) == []
 
@@ -237,12 +307,16 @@ def test_help_names_every_model_and_option(name, build_of, run):
         (["--lr", "nan"], "--lr nan: expected 0 to 1000"),
     ],
 )
-def test_a_senseless_number_is_one_line_before_anything_starts(name, options, words, build_of, run, data, weights):
+def test_a_senseless_number_is_one_line_before_anything_starts(
+    name, options, words, build_of, run, data, weights
+):
     result = run(build_of() / name, "--data", data, *VALIDATE, weights, *options, gpus=2)
     assert result.status == 2
     said = [line for line in result.err.splitlines() if not line.startswith("stand-in: ")]
     assert said == [f"{name}: error: {words}"]
-    assert result.outs == ["no launcher: running as a single process\n" if name == "distributed.py" else ""]
+    assert result.outs == [
+        "no launcher: running as a single process\n" if name == "distributed.py" else ""
+    ]
     assert result.events == [] and list(result.folder.iterdir()) == []
 
 
@@ -250,9 +324,14 @@ def test_a_senseless_number_is_one_line_before_anything_starts(name, options, wo
 
 
 @SCRIPTS
-def test_a_copied_build_runs_from_any_working_directory(name, build_of, run, data, weights, tmp_path):
+def test_a_copied_build_runs_from_any_working_directory(
+    name, build_of, run, data, weights, tmp_path
+):
     shutil.copytree(build_of(), tmp_path / "another place" / "copy")
-    for folder in (tmp_path / "run", tmp_path / "another place"):  # in the working directory, and above the scripts
+    for folder in (
+        tmp_path / "run",
+        tmp_path / "another place",
+    ):  # in the working directory, and above the scripts
         (folder / "support").mkdir()
         (folder / "support" / "__init__.py").write_text("raise SystemExit('the wrong support/')")
     torchrun = [*TORCHRUN, "--nproc_per_node=2"] if name == "distributed.py" else []
@@ -264,12 +343,18 @@ def test_a_copied_build_runs_from_any_working_directory(name, build_of, run, dat
 
 
 @SCRIPTS
-def test_a_script_without_its_folder_or_beside_another_one_says_so_in_one_line(name, build_of, run, data, tmp_path):
+def test_a_script_without_its_folder_or_beside_another_one_says_so_in_one_line(
+    name, build_of, run, data, tmp_path
+):
     def said(folder):
         result = run(folder / name, "--data", data, gpus=None)
         assert result.status == 1 and result.outs == [""] and list(result.folder.iterdir()) == []
         start = f"{folder / name}: needs the folder support/ that was built with it: "
-        assert result.err.startswith(start) and result.err.endswith("\n") and result.err.count("\n") == 1
+        assert (
+            result.err.startswith(start)
+            and result.err.endswith("\n")
+            and result.err.count("\n") == 1
+        )
         return result.err[len(start) :].strip()
 
     alone = tmp_path / "alone"
@@ -286,7 +371,9 @@ def test_a_script_without_its_folder_or_beside_another_one_says_so_in_one_line(n
     module.write_text(head.replace(build, "0123456789ab") + "\n" + rest)
     assert said(tmp_path / "other") == f"{module} is not of the script's build, {build}"
 
-    (tmp_path / "incomplete" / "support" / "saved.py").unlink()  # which the scripts themselves do not import
+    (
+        tmp_path / "incomplete" / "support" / "saved.py"
+    ).unlink()  # which the scripts themselves do not import
     assert said(tmp_path / "incomplete").startswith("cannot import name 'saved' from ")
 
 
@@ -303,7 +390,16 @@ def ranks_of(agent: int) -> set[int]:
 
 
 def test_ranks_end_when_the_agent_is_killed(script, data, tmp_path):
-    command = [sys.executable, *TORCHRUN, "--nproc_per_node=2", script, "--data", data, "--epochs", "1000"]
+    command = [
+        sys.executable,
+        *TORCHRUN,
+        "--nproc_per_node=2",
+        script,
+        "--data",
+        data,
+        "--epochs",
+        "1000",
+    ]
     agent = subprocess.Popen(
         [*command, "--arch", "shufflenet_v2_x0_5", "--batch-size", "4", "--print-freq", "1"],
         cwd=tmp_path,

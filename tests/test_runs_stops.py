@@ -32,15 +32,23 @@ from test_runs_faults import (  # noqa: F401
 torch = pytest.importorskip("torch")
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
-NOTHING_TO_SAVE = re.compile(r"stopped by SIG\w+ before the first step: there was nothing to save\n")
+NOTHING_TO_SAVE = re.compile(
+    r"stopped by SIG\w+ before the first step: there was nothing to save\n"
+)
 SAVED = "stopped by a signal, and saved: --resume auto goes on from here\n"
 
 
 def table():
     """The rows below the heading, by their first cell: what is saved, and the status."""
     page = (REPO / "docs/training.md").read_text()
-    lines = page.partition("### What stops a job")[2].partition("\n\nPython's status")[0].splitlines()
-    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines if line.startswith("| ")]
+    lines = (
+        page.partition("### What stops a job")[2].partition("\n\nPython's status")[0].splitlines()
+    )
+    rows = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in lines
+        if line.startswith("| ")
+    ]
     return {what: (saved, status) for what, saved, status in rows[1:]}
 
 
@@ -76,7 +84,9 @@ def test_job_stops_as_the_table_says(what, ranks, request):
 
 
 def test_every_scenario_is_a_row():
-    assert [start for start in SCENARIOS if sum(what.startswith(start) for what in table()) != 1] == []
+    assert [
+        start for start in SCENARIOS if sum(what.startswith(start) for what in table()) != 1
+    ] == []
 
 
 def left(end, steps, begin, whole, ranks):
@@ -91,7 +101,9 @@ def left(end, steps, begin, whole, ranks):
 def stopped(ranks, plans, begin, whole, steps, **env):
     """(saved, status) of each rank of jobs that are struck by these plans."""
     seen = []
-    for plan, end in [(plan, begin("--save-every", 2, fault=plan, ranks=ranks, **env)) for plan in plans]:
+    for plan, end in [
+        (plan, begin("--save-every", 2, fault=plan, ranks=ranks, **env)) for plan in plans
+    ]:
         ended = end()
         assert ended.outs[0].endswith(SAVED) and not any(ended.errs), (plan, ended)
         assert not (ended.folder / "run.lock").exists()
@@ -105,14 +117,19 @@ def to_one_or_all(ranks, begin, whole):
     """A4, A13: schedulers and people."""
     who = [[0], [ranks - 1], [*range(ranks)]][: 2 * ranks - 1]
     plans = [
-        {"at": "step", "nth": 3, "rank": to[-1], "to": to, "do": name, "rest": 2.5} for name in SIGNALS for to in who
+        {"at": "step", "nth": 3, "rank": to[-1], "to": to, "do": name, "rest": 2.5}
+        for name in SIGNALS
+        for to in who
     ]
     return stopped(ranks, plans, begin, whole, 3)
 
 
 @row("one of them in a validation")
 def in_a_validation(ranks, begin, whole):
-    plans = [{"at": "validation", "nth": 1, "rank": ranks - 1, "do": name} for name in ("SIGTERM", "SIGHUP")]
+    plans = [
+        {"at": "validation", "nth": 1, "rank": ranks - 1, "do": name}
+        for name in ("SIGTERM", "SIGHUP")
+    ]
     return stopped(ranks, plans, begin, whole, STEPS, FAULT_PACE="2")
 
 
@@ -120,7 +137,10 @@ def in_a_validation(ranks, begin, whole):
 def before_the_first_step(ranks, begin, whole, tmp_path):
     """A10."""
     torch.save(whole()[FILES[0]], tmp_path / "weights.pth.tar")
-    ends = [begin(fault={"at": "start", "rank": ranks - 1, "do": name}, ranks=ranks) for name in SIGNALS[:3]]
+    ends = [
+        begin(fault={"at": "start", "rank": ranks - 1, "do": name}, ranks=ranks)
+        for name in SIGNALS[:3]
+    ]
     options = ["--evaluate", "--resume", tmp_path / "weights.pth.tar"]
     plan = {"at": "validation", "rank": ranks - 1, "do": "SIGTERM", "rest": 1}
     ends.append(begin(*options, fault=plan, ranks=ranks))
@@ -162,7 +182,9 @@ def interrupted(ranks, begin, until, plan):
 def ctrl_c_twice(ranks, begin, whole):
     """A9."""
     plan = {"at": "step", "nth": 3, "when": "after", "rank": ranks - 1, "do": "wait"}
-    end = interrupted(ranks, begin, lambda err: "press Ctrl-C again to quit without saving" in err, plan)
+    end = interrupted(
+        ranks, begin, lambda err: "press Ctrl-C again to quit without saving" in err, plan
+    )
     (end.logs / "go").touch()
     ended = end()
     assert ended.outs[0].endswith(SAVED)
@@ -173,7 +195,9 @@ def ctrl_c_twice(ranks, begin, whole):
 @row("Ctrl-C a third time")
 def ctrl_c_three_times(ranks, begin, whole):
     """A9."""
-    end = interrupted(ranks, begin, lambda err: False, {"at": "step", "nth": 5, "rank": ranks - 1, "do": "sleep"})
+    end = interrupted(
+        ranks, begin, lambda err: False, {"at": "step", "nth": 5, "rank": ranks - 1, "do": "sleep"}
+    )
     ended = end()
     assert "quit without saving" in ended.errs[0] and not (ended.folder / "run.lock").exists()
     saved = left(ended, 4, begin, whole, ranks)
@@ -184,7 +208,14 @@ def ctrl_c_three_times(ranks, begin, whole):
 def killed(ranks, begin, whole):
     seen = []
     for name in ("SIGKILL", "SIGQUIT"):
-        plan = {"at": "step", "nth": 5, "rank": ranks - 1, "to": [*range(ranks)], "do": name, "rest": 1}
+        plan = {
+            "at": "step",
+            "nth": 5,
+            "rank": ranks - 1,
+            "to": [*range(ranks)],
+            "do": name,
+            "rest": 1,
+        }
         ended = begin("--save-every", 2, fault=plan, ranks=ranks)()
         saved = left(ended, 4, begin, whole, ranks)
         seen += [(saved, status) for status in ended.statuses]
@@ -194,7 +225,12 @@ def killed(ranks, begin, whole):
 @row("an error on one rank")
 def error(ranks, begin, whole):
     """A6."""
-    ended = begin("--save-every", 2, fault={"at": "step", "nth": 5, "rank": ranks - 1, "do": "raise"}, ranks=ranks)()
+    ended = begin(
+        "--save-every",
+        2,
+        fault={"at": "step", "nth": 5, "rank": ranks - 1, "do": "raise"},
+        ranks=ranks,
+    )()
     assert "Traceback (most recent call last):" in ended.errs[ranks - 1]
     saved = left(ended, 4, begin, whole, ranks)
     return [(saved, ended.statuses[ranks - 1])]
@@ -207,7 +243,9 @@ def hung(ranks, begin, whole):
     said = "".join(ended.errs)
     assert f"error: rank {ranks - 1} hangs: nothing has moved for --timeout 5 s" in said, said
     saved = left(ended, 4, begin, whole, ranks)
-    return [(saved, 1)] if 1 in ended.statuses and all(ended.statuses) else [(saved, ended.statuses)]
+    return (
+        [(saved, 1)] if 1 in ended.statuses and all(ended.statuses) else [(saved, ended.statuses)]
+    )
 
 
 @row("the reader of its output")
@@ -222,7 +260,10 @@ def does_not_fit(ranks, begin, tmp_path):
     seen = []
     for options in (["--lr", "-1"], ["--data", tmp_path], ["--device", "cuda:7"]):
         ended = begin(*options, ranks=ranks)()
-        assert len([line for err in ended.errs for line in err.splitlines() if ": error: " in line]) == 1, ended
+        assert (
+            len([line for err in ended.errs for line in err.splitlines() if ": error: " in line])
+            == 1
+        ), ended
         assert not ended.folder.exists() or not list(ended.folder.iterdir())
         seen += [("nothing has begun", ended.statuses[0])]
     return seen
@@ -235,8 +276,22 @@ def launcher_gone(ranks, build_of, data, begin, whole, tmp_path):
     plan = {"at": "step", "nth": 3, "rank": ranks - 1, "to": "agent", "do": "SIGKILL", "rest": 2.5}
     env = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
     env |= {"FAULT": json.dumps(plan), "FAULT_FOLDER": str(logs)}
-    agent = [sys.executable, *TORCHRUN, f"--nproc_per_node={ranks}", "--redirects=3", f"--log-dir={logs}"]
-    command = [*agent, build_of() / "distributed.py", "--data", data, *RECIPE, "--output-dir", folder]
+    agent = [
+        sys.executable,
+        *TORCHRUN,
+        f"--nproc_per_node={ranks}",
+        "--redirects=3",
+        f"--log-dir={logs}",
+    ]
+    command = [
+        *agent,
+        build_of() / "distributed.py",
+        "--data",
+        data,
+        *RECIPE,
+        "--output-dir",
+        folder,
+    ]
     subprocess.run(list(map(str, command)), env=env, capture_output=True, timeout=240)
     pids = [int((logs / str(rank)).read_text()) for rank in range(ranks)]
     while any(map(running, pids)):

@@ -26,10 +26,10 @@ import libcst as cst
 import pytest
 from conftest import REPO, environment, load
 
-from patcher.draft import Draft
-from patcher.engine import Printer, Rendered, Verdict, apply_once, finish, parse, render
-from patcher.project import Project, Request
-from patcher.syntax import walk
+from patcher.build.project import Project, Request
+from patcher.core.draft import Draft
+from patcher.core.engine import Printer, Rendered, Verdict, apply_once, finish, parse, render
+from patcher.tree.syntax import walk
 
 PROJECT = Project(REPO)
 SERIES = list(PROJECT.all_series())
@@ -68,7 +68,11 @@ def passed(name: str, source: bytes, patches) -> tuple[bytes, int]:
 
 
 def changed_lines(diff: str, sign: str) -> list[str]:
-    return [line[1:] for line in diff.split("\n") if line.startswith(sign) and not line.startswith(sign * 3)]
+    return [
+        line[1:]
+        for line in diff.split("\n")
+        if line.startswith(sign) and not line.startswith(sign * 3)
+    ]
 
 
 @pytest.mark.parametrize("series", SERIES)
@@ -82,9 +86,13 @@ def test_every_patch_is_clean_on_every_file_that_it_names(series):
 def test_diff_is_the_golden_one(project, patcher, series):
     patcher("apply", "--series", series)
     result = patcher("diff", "--series", series)
-    scripts, _, modules = result.stdout.partition(b"--- /dev/null\n")  # the modules are copies of patches/support/
+    scripts, _, modules = result.stdout.partition(
+        b"--- /dev/null\n"
+    )  # the modules are copies of patches/support/
     golden = (REPO / f"tests/golden/{series}.diff").read_bytes()
-    assert re.sub(rb"build [0-9a-f]{12}: edit", b"build ID: edit", scripts) == golden, "renew it with `make golden`"
+    assert re.sub(rb"build [0-9a-f]{12}: edit", b"build ID: edit", scripts) == golden, (
+        "renew it with `make golden`"
+    )
     assert (modules != b"", result.code, result.stderr) == (series == "standard", 0, b"")
 
 
@@ -142,10 +150,20 @@ def arranged(patches) -> list:
 def orders(patches) -> list:
     """All orders of a few patches; of many, each pair of neighbours swapped, the reverse, and some at random."""
     if len(patches) < 5:
-        return [order for order in map(list, itertools.permutations(patches)) if order == arranged(order)]
-    swapped = [[*patches[:i], patches[i + 1], patches[i], *patches[i + 2 :]] for i in range(len(patches) - 1)]
+        return [
+            order
+            for order in map(list, itertools.permutations(patches))
+            if order == arranged(order)
+        ]
+    swapped = [
+        [*patches[:i], patches[i + 1], patches[i], *patches[i + 2 :]]
+        for i in range(len(patches) - 1)
+    ]
     dice = random.Random(0)
-    mixed = [arranged(order) for order in (patches[::-1], *(dice.sample(patches, len(patches)) for _ in range(5)))]
+    mixed = [
+        arranged(order)
+        for order in (patches[::-1], *(dice.sample(patches, len(patches)) for _ in range(5)))
+    ]
     return [order for order in swapped if order == arranged(order)] + mixed
 
 
@@ -171,10 +189,19 @@ def with_needed(part, patches) -> list:
 def parts(patches) -> list:
     """All subsets of a few patches; of many, none, all, each one, and some at random."""
     if len(patches) < 5:
-        return [part for size in range(len(patches) + 1) for part in itertools.combinations(patches, size)]
+        return [
+            part
+            for size in range(len(patches) + 1)
+            for part in itertools.combinations(patches, size)
+        ]
     dice = random.Random(0)
-    chosen = [[patch for patch in patches if dice.random() < share] for share in (0.2, 0.4, 0.6, 0.8)]
-    return [with_needed(part, patches) for part in ([], patches, *([patch] for patch in patches), *chosen)]
+    chosen = [
+        [patch for patch in patches if dice.random() < share] for share in (0.2, 0.4, 0.6, 0.8)
+    ]
+    return [
+        with_needed(part, patches)
+        for part in ([], patches, *([patch] for patch in patches), *chosen)
+    ]
 
 
 @pytest.mark.parametrize("series", SERIES)
@@ -185,7 +212,9 @@ def test_series_on_top_of_any_part_of_it_ends_in_the_same_bytes(series):
     golden = rendered(patches)
     for part in parts(patches):
         for name, source in SCRIPTS.items():
-            assert passed(name, source, [*part, *patches])[0] == golden[name], [patch.slug() for patch in part]
+            assert passed(name, source, [*part, *patches])[0] == golden[name], [
+                patch.slug() for patch in part
+            ]
 
 
 @pytest.mark.parametrize("series", SERIES)
@@ -197,7 +226,11 @@ def test_twenty_lines_on_top_change_no_edit(series):
 
 
 GONE = {  # what upstream imports and no longer uses, once all patches of the series have been there
-    ("standard", "distributed.py"): ["import shutil", "import warnings", "import torch.distributed as dist"],
+    ("standard", "distributed.py"): [
+        "import shutil",
+        "import warnings",
+        "import torch.distributed as dist",
+    ],
     ("standard", "dataparallel.py"): ["import shutil", "import warnings"],
 }
 
@@ -208,13 +241,19 @@ def test_output_compiles_and_loses_only_imports_that_have_become_unused(series):
     for name, source in SCRIPTS.items():
         compile(after[name], name, "exec")
         kept = [line for line in imports(after[name]) if line in imports(source)]
-        assert kept == [line for line in imports(source) if line not in GONE.get((series, name), [])]
+        assert kept == [
+            line for line in imports(source) if line not in GONE.get((series, name), [])
+        ]
         assert all(line in imports(source) for line in GONE.get((series, name), []))
 
 
 def imports(source: bytes) -> list[str]:
     """Every import as text: upstream has some that look unused, and are not to go."""
-    return [ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
 
 
 # Parameters of a built script where they differ from upstream's; None for a function that is gone.
@@ -236,14 +275,20 @@ def test_standard_keeps_every_function_in_its_place_and_changes_the_documented_p
     after = rendered(patches_of("standard"))
     for name, source in SCRIPTS.items():
         expected = {**signatures(source), **SIGNATURES[name]}
-        assert list(signatures(after[name]).items()) == [pair for pair in expected.items() if pair[1] is not None]
-        assert all(signatures(source)[function] != new for function, new in SIGNATURES[name].items())
+        assert list(signatures(after[name]).items()) == [
+            pair for pair in expected.items() if pair[1] is not None
+        ]
+        assert all(
+            signatures(source)[function] != new for function, new in SIGNATURES[name].items()
+        )
 
 
 def test_guide_keeps_every_function_with_its_signature():
     after = rendered(patches_of("guide"))
     for name, source in SCRIPTS.items():
-        kept = [pair for pair in signatures(after[name]).items() if pair in signatures(source).items()]
+        kept = [
+            pair for pair in signatures(after[name]).items() if pair in signatures(source).items()
+        ]
         assert kept == list(signatures(source).items())
 
 
@@ -399,12 +444,17 @@ def counts_top_k(distributed, dataparallel, monkeypatch):
 
     torch.manual_seed(0)
     output, target = torch.randn(8, 1000), torch.randint(0, 1000, (8,))
-    target[::2] = output[::2].argsort(descending=True)[:, 2]  # half of them hits at k = 5, none at k = 1
+    target[::2] = output[::2].argsort(descending=True)[
+        :, 2
+    ]  # half of them hits at k = 5, none at k = 1
     target[0] = output[0].argmax()
     plain = [
         100
         / 8
-        * sum(int(t) in sorted(range(1000), key=row.tolist().__getitem__)[-k:] for row, t in zip(output, target))
+        * sum(
+            int(t) in sorted(range(1000), key=row.tolist().__getitem__)[-k:]
+            for row, t in zip(output, target)
+        )
         for k in (1, 5)
     ]
     for module in (distributed, dataparallel):
@@ -440,7 +490,9 @@ def uses_the_gpus_asked_for(distributed, dataparallel, monkeypatch):
     called = []
     monkeypatch.setattr("sys.argv", ["dataparallel.py", "--gpus", "1,2", "--data", data_set()])
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    monkeypatch.setattr(dataparallel, "main_worker", lambda **arguments: called.append(arguments["gpus"]))
+    monkeypatch.setattr(
+        dataparallel, "main_worker", lambda **arguments: called.append(arguments["gpus"])
+    )
     dataparallel.main()
     assert called == [[1, 2]]
 
@@ -473,10 +525,17 @@ def loaders(distributed, monkeypatch, images, batch_size, rank=0, world=1, saved
 
         root, classes, class_to_idx, samples, targets = "", [], {}, [], []
 
-    for name, value in (("RANK", rank), ("WORLD_SIZE", world), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", world)):
+    for name, value in (
+        ("RANK", rank),
+        ("WORLD_SIZE", world),
+        ("LOCAL_RANK", rank),
+        ("LOCAL_WORLD_SIZE", world),
+    ):
         monkeypatch.setenv(name, str(value))
     alone(monkeypatch)
-    monkeypatch.setattr("sys.argv", ["distributed.py", "--epochs", "1", "--workers", "0", "-b", str(batch_size)])
+    monkeypatch.setattr(
+        "sys.argv", ["distributed.py", "--epochs", "1", "--workers", "0", "-b", str(batch_size)]
+    )
     monkeypatch.setattr("torch.distributed.init_process_group", lambda *args, **kwargs: None)
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda *group: world)
@@ -485,10 +544,18 @@ def loaders(distributed, monkeypatch, images, batch_size, rank=0, world=1, saved
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
     monkeypatch.setattr("torch.nn.Module.cuda", lambda self, device=None: self)
-    monkeypatch.setattr("torchvision.models.get_model", lambda *args, **kwargs: torch.nn.Linear(1, 1))
-    monkeypatch.setitem(distributed.models.__dict__, "resnet18", lambda **kwargs: torch.nn.Linear(1, 1))
-    monkeypatch.setattr(distributed.datasets, "ImageFolder", lambda *args, **kwargs: Images(range(images)))
-    monkeypatch.setattr(distributed, "save_checkpoint", lambda *args: saved is not None and saved.append(args))
+    monkeypatch.setattr(
+        "torchvision.models.get_model", lambda *args, **kwargs: torch.nn.Linear(1, 1)
+    )
+    monkeypatch.setitem(
+        distributed.models.__dict__, "resnet18", lambda **kwargs: torch.nn.Linear(1, 1)
+    )
+    monkeypatch.setattr(
+        distributed.datasets, "ImageFolder", lambda *args, **kwargs: Images(range(images))
+    )
+    monkeypatch.setattr(
+        distributed, "save_checkpoint", lambda *args: saved is not None and saved.append(args)
+    )
     seen = []
     monkeypatch.setattr(distributed, "train", lambda loader, *args: seen.append(loader))
     monkeypatch.setattr(distributed, "validate", lambda loader, *args: seen.append(loader) or 0.0)
@@ -521,8 +588,16 @@ def finds_its_rank(distributed, dataparallel, monkeypatch):
     monkeypatch.setattr(
         "sys.argv", ["distributed.py", "--data", data_set(), "--local-rank", "0"]
     )  # as some wrappers pass it to all
-    monkeypatch.setattr(distributed, "main_worker", lambda *given: called.append(given[-1].local_rank))
-    job = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    monkeypatch.setattr(
+        distributed, "main_worker", lambda *given: called.append(given[-1].local_rank)
+    )
+    job = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1",
+    }
     for name, value in job.items():
         monkeypatch.setenv(name, value)
     distributed.main()
@@ -562,7 +637,9 @@ def leaves_the_process_group(distributed, dataparallel, monkeypatch):
     distributed.main()
     assert ended == [True]
     monkeypatch.setattr(distributed, "main_worker", lambda *args: 1 / 0)
-    with pytest.raises(SystemExit) as status:  # at once: with NCCL, to leave the group waits for all ranks
+    with pytest.raises(
+        SystemExit
+    ) as status:  # at once: with NCCL, to leave the group waits for all ranks
         distributed.main()
     assert (status.value.code, ended) == (1, [True])
 
@@ -598,21 +675,27 @@ def validates_without_waiting_for_ranks(distributed, dataparallel, monkeypatch):
 
         def __init__(self):
             super().__init__()
-            self.module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 6))
+            self.module = torch.nn.Sequential(
+                torch.nn.Flatten(), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 6)
+            )
 
         def forward(self, images):
             raise AssertionError("a rank without a batch is not here")
 
     sent = []
     monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", Waiting)
-    monkeypatch.setattr("torch.distributed.broadcast", lambda tensor, source: sent.append((tensor.shape, source)))
+    monkeypatch.setattr(
+        "torch.distributed.broadcast", lambda tensor, source: sent.append((tensor.shape, source))
+    )
     model = Waiting()
     run_loop(distributed, "validate", monkeypatch, model, list(guesses([3], [1])), ranks=2)
     assert sent == [(buffer.shape, 0) for buffer in model.buffers()]
     assert not model.training and not model.module.training
 
 
-def run_loop(module, name, monkeypatch, model, batches, print_freq=10, ranks=1, watch=None, save_every=0):
+def run_loop(
+    module, name, monkeypatch, model, batches, print_freq=10, ranks=1, watch=None, save_every=0
+):
     """What `train()` or `validate()` returns for these batches of (rows, targets), and its calls of the process group.
 
     Of `ranks` ranks this is one, and the others have the same numbers.
@@ -649,7 +732,12 @@ def run_loop(module, name, monkeypatch, model, batches, print_freq=10, ranks=1, 
         more["run"] = module.checkpoint.Run(model, optimizer, args)
     if hasattr(module, "stop"):
         monkeypatch.setattr(module.stop, "_watch", watch or GoesOn())
-    first = [Loader(batches), model, torch.nn.CrossEntropyLoss(), *([optimizer, 0] if name == "train" else [])]
+    first = [
+        Loader(batches),
+        model,
+        torch.nn.CrossEntropyLoss(),
+        *([optimizer, 0] if name == "train" else []),
+    ]
     return call(getattr(module, name), *first, **more), calls
 
 
@@ -692,7 +780,9 @@ def adds_up_the_hits_behind_the_loop(distributed, dataparallel, monkeypatch):
     for module in (distributed, dataparallel):
         acc1, _ = run_loop(module, "validate", monkeypatch, torch.nn.Identity(), batches)
         assert acc1 == 100 * (180 + 205 + 9) / 522  # to the last bit
-    acc1, calls = run_loop(distributed, "validate", monkeypatch, torch.nn.Identity(), batches, ranks=3)
+    acc1, calls = run_loop(
+        distributed, "validate", monkeypatch, torch.nn.Identity(), batches, ranks=3
+    )
     assert acc1 == 100 * (180 + 205 + 9) / 522
     assert len(calls) == 1
 
@@ -704,7 +794,9 @@ def reduces_only_what_it_prints(distributed, dataparallel, monkeypatch):
     items = []
     item = torch.Tensor.item
     monkeypatch.setattr("torch.Tensor.item", lambda self: items.append(self) or item(self))
-    _, calls = run_loop(distributed, "train", monkeypatch, model, list(guesses([4] * 20, [2] * 20)), ranks=2)
+    _, calls = run_loop(
+        distributed, "train", monkeypatch, model, list(guesses([4] * 20, [2] * 20)), ranks=2
+    )
     assert calls.count("barrier") == 0 and calls.count("all_reduce") == 2
     run_loop(dataparallel, "train", monkeypatch, model, list(guesses([4] * 20, [2] * 20)))
     assert items == []
@@ -734,7 +826,9 @@ def given_to_the_worker(module, monkeypatch, *argv):
     handed = []
     monkeypatch.setattr("sys.argv", [f"{module.__name__}.py", "--data", data_set(), *argv])
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    monkeypatch.setattr(module, "main_worker", lambda *given, **named: handed.append(arguments_of(given, named)))
+    monkeypatch.setattr(
+        module, "main_worker", lambda *given, **named: handed.append(arguments_of(given, named))
+    )
     module.main()
     return handed[0]
 
@@ -760,7 +854,10 @@ def counts_top_5_of_three_classes(distributed, dataparallel, monkeypatch):
     for module in (distributed, dataparallel):
         for label in range(3):
             scores, target = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([label])
-            assert [n.item() for n in module.accuracy(scores, target, topk=(1, 5))] == [100 * (label == 0), 100]
+            assert [n.item() for n in module.accuracy(scores, target, topk=(1, 5))] == [
+                100 * (label == 0),
+                100,
+            ]
 
 
 def loaders_of(module, monkeypatch, *argv, optimized=None, trained=None, saved=None) -> list:
@@ -854,7 +951,9 @@ def names_images_that_cannot_be_decoded(distributed, dataparallel, monkeypatch):
     for module in (distributed, dataparallel):
         for dataset, _ in loaders_of(module, monkeypatch):
             dataset = getattr(dataset, "images", dataset)
-            with pytest.raises(Exception, match="0.jpg") as caught:  # the data set only looks like one
+            with pytest.raises(
+                Exception, match="0.jpg"
+            ) as caught:  # the data set only looks like one
                 dataset[0]
             assert str(caught.value).startswith(f"cannot decode {dataset.root}/a/0.jpg: ")
 
@@ -881,7 +980,12 @@ def refuses_numbers_without_a_meaning(distributed, dataparallel, monkeypatch):
 
 
 def refuses_another_number_of_processes(distributed, dataparallel, monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     for expected, refused in (("4", True), ("2", False)):
         with pytest.raises(SystemExit) if refused else contextlib.nullcontext() as ended:
@@ -895,7 +999,9 @@ def writes_where_it_is_told_to(distributed, dataparallel, monkeypatch):
     shutil.copytree(data_set(), "data")
     for module in (distributed, dataparallel):
         folder = Path(tempfile.mkdtemp()) / "new" / "folder"
-        args = given_to_the_worker(module, monkeypatch, "--data", "data", "--output-dir", str(folder))
+        args = given_to_the_worker(
+            module, monkeypatch, "--data", "data", "--output-dir", str(folder)
+        )
         assert (Path.cwd(), args.data) == (folder, f"{here}/data")
         monkeypatch.chdir(here)
 
@@ -917,8 +1023,14 @@ def replaces_files_by_whole_ones(distributed, dataparallel, monkeypatch):
         monkeypatch.setattr("torch.save", fails)
         with pytest.raises(SystemExit):
             module.save_checkpoint({"epoch": 3}, True)
-        whole = {path.name: torch.load(path, weights_only=True)["epoch"] for path in Path.cwd().iterdir()}
-        assert whole == {"checkpoint.pth.tar": 2, "checkpoint_previous.pth.tar": 1, "model_best.pth.tar": 1}
+        whole = {
+            path.name: torch.load(path, weights_only=True)["epoch"] for path in Path.cwd().iterdir()
+        }
+        assert whole == {
+            "checkpoint.pth.tar": 2,
+            "checkpoint_previous.pth.tar": 1,
+            "model_best.pth.tar": 1,
+        }
 
 
 def saves_all_that_a_run_needs_and_goes_on_from_it(distributed, dataparallel, monkeypatch):
@@ -937,19 +1049,36 @@ def saves_all_that_a_run_needs_and_goes_on_from_it(distributed, dataparallel, mo
         (state, is_best), *rest = saved
         assert (rest, is_best) == ([], False)
         assert set(state.get("optimizer", ())) == {"state", "param_groups"}
-        assert (state["epoch"], state["step"], state["world_size"], type(state["best_acc1"])) == (1, 0, 1, float)
+        assert (state["epoch"], state["step"], state["world_size"], type(state["best_acc1"])) == (
+            1,
+            0,
+            1,
+            float,
+        )
         assert (state["format"], state["classes"], state["sums"]) == (1, ["a", "b", "c"], [])
 
         torch.manual_seed(1)
         model = torchvision_model(state["arch"], len(optimized[-1]))
-        upstreams = {"epoch": 4, "arch": state["arch"], "state_dict": model.state_dict(), "best_acc1": 50.0}
-        for old, best in ((upstreams, 50.0), (dict(state, epoch=4, state_dict=model.state_dict(), best_acc1=9.0), 9.0)):
+        upstreams = {
+            "epoch": 4,
+            "arch": state["arch"],
+            "state_dict": model.state_dict(),
+            "best_acc1": 50.0,
+        }
+        for old, best in (
+            (upstreams, 50.0),
+            (dict(state, epoch=4, state_dict=model.state_dict(), best_acc1=9.0), 9.0),
+        ):
             torch.save(old, "old.pth.tar")
             saved, trained, optimized = [], [], []
             argv = ("--data", data, "--resume", "old.pth.tar", "--epochs", "6")
-            loaders_of(module, monkeypatch, *argv, optimized=optimized, trained=trained, saved=saved)
+            loaders_of(
+                module, monkeypatch, *argv, optimized=optimized, trained=trained, saved=saved
+            )
             assert [given[4] for given in trained] == [4, 5]
-            assert all(torch.equal(a, b) for a, b in zip(model.parameters(), optimized, strict=True))
+            assert all(
+                torch.equal(a, b) for a, b in zip(model.parameters(), optimized, strict=True)
+            )
             assert [(new["epoch"], new["best_acc1"], is_best) for new, is_best in saved] == [
                 (5, best, False),
                 (6, best, False),
@@ -986,7 +1115,10 @@ def draws_the_same_samples_again(distributed, dataparallel, monkeypatch):
 
         images.images = Drawn()
         assert images[0, (7, 1)] == images[0, (7, 1)]
-        assert len({images[sample] for sample in ((0, (7, 1)), (1, (7, 1)), (0, (8, 1)), (0, (7, 2)))}) == 4
+        assert (
+            len({images[sample] for sample in ((0, (7, 1)), (1, (7, 1)), (0, (8, 1)), (0, (7, 2)))})
+            == 4
+        )
 
 
 def saves_and_leaves_behind_a_step(distributed, dataparallel, monkeypatch):
@@ -995,14 +1127,18 @@ def saves_and_leaves_behind_a_step(distributed, dataparallel, monkeypatch):
     batches = list(guesses([4] * 9, [2] * 9))
     for module in (distributed, dataparallel):
         saved = []
-        monkeypatch.setattr(module, "save_checkpoint", lambda state, best, saved=saved: saved.append((state, best)))
+        monkeypatch.setattr(
+            module, "save_checkpoint", lambda state, best, saved=saved: saved.append((state, best))
+        )
         with pytest.raises(SystemExit) as ended:
             run_loop(module, "train", monkeypatch, torch.nn.Linear(6, 6), batches, watch=GoesOn(3))
         (state, best), *rest = saved
         assert (ended.value.code, best, rest) == (75, False, [])
         assert (state["epoch"], state["step"], state["images"]) == (0, 3, 12)
         with pytest.raises(SystemExit) as ended:
-            run_loop(module, "validate", monkeypatch, torch.nn.Linear(6, 6), batches, watch=GoesOn(0))
+            run_loop(
+                module, "validate", monkeypatch, torch.nn.Linear(6, 6), batches, watch=GoesOn(0)
+            )
         assert (ended.value.code, len(saved)) == (75, 2)
         run_loop(module, "train", monkeypatch, torch.nn.Linear(6, 6), batches, save_every=4)
         assert [state["step"] for state, _ in saved[2:]] == [4, 8]
@@ -1074,14 +1210,22 @@ def missed(series, results, folder, monkeypatch) -> set[str]:
     forget_support()
     with monkeypatch.context() as context:
         context.setattr("os.environ", {**os.environ, "LOCAL_RANK": "3"})
-        modules = [load(folder / name, name.removesuffix(".py")) for name in ("distributed.py", "dataparallel.py")]
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+        modules = [
+            load(folder / name, name.removesuffix(".py"))
+            for name in ("distributed.py", "dataparallel.py")
+        ]
+    handlers = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    }
     missed = set()
     for name in PROJECT.series(series):
         torch.manual_seed(0)  # a purpose has its say about a patch, chance has not
         try:
             with monkeypatch.context() as context:
-                context.setattr("os.environ", {**os.environ, "LOCAL_RANK": "3"})  # the scripts write to it
+                context.setattr(
+                    "os.environ", {**os.environ, "LOCAL_RANK": "3"}
+                )  # the scripts write to it
                 context.chdir(tempfile.mkdtemp())
                 stay_alive(context)
                 PURPOSES[name](*modules, context)
@@ -1120,7 +1264,9 @@ def test_series_serves_every_purpose(series, tmp_path, monkeypatch, capfd):
     assert missed(series, results_of(patches_of(series)), tmp_path, monkeypatch) == set()
 
 
-@pytest.mark.parametrize("series, one", [(s, name) for s, names in PROJECT.all_series().items() for name in names])
+@pytest.mark.parametrize(
+    "series, one", [(s, name) for s, names in PROJECT.all_series().items() for name in names]
+)
 def test_without_one_patch_exactly_its_purpose_is_missed(series, one, tmp_path, monkeypatch, capfd):
     gone = set(PROJECT.series(series)) - {patch.slug() for patch in without(series, one)}
     assert one in gone
@@ -1131,8 +1277,17 @@ def test_without_one_patch_exactly_its_purpose_is_missed(series, one, tmp_path, 
 def test_every_name_in_a_built_script_is_defined_and_only_once(series, tmp_path):
     # What a patch inserts uses imports and other functions, and has to bring those that are missing.
     write(tmp_path, results_of(patches_of(series)))
-    check = [Path(sys.executable).parent / "ruff", "check", "--isolated", "--no-cache", "--output-format", "concise"]
-    done = subprocess.run([*check, "--select", "F821,F811,F841", tmp_path], capture_output=True, text=True)
+    check = [
+        Path(sys.executable).parent / "ruff",
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--output-format",
+        "concise",
+    ]
+    done = subprocess.run(
+        [*check, "--select", "F821,F811,F841", tmp_path], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "All checks passed!\n")
 
 
@@ -1148,10 +1303,15 @@ def test_a_pass_makes_what_libcsts_own_visit_makes(name):
                 for one in (ours, theirs):
                     one.module, one.text, one.draft = module, module.code_for_node, draft.copy()
                 results = walk(statement, ours), statement.visit(theirs)
-                parts = [result if isinstance(result, cst.FlattenSentinel) else [result] for result in results]
+                parts = [
+                    result if isinstance(result, cst.FlattenSentinel) else [result]
+                    for result in results
+                ]
                 # LibCST takes the blank line above a removed line with it.
                 codes = [module.with_changes(body=part).code.split("\n") for part in parts]
                 assert len({"\n".join(filter(str.strip, lines)) for lines in codes}) == 1
-                assert [function for function, _ in ours.hits] == [function for function, _ in theirs.hits]
+                assert [function for function, _ in ours.hits] == [
+                    function for function, _ in theirs.hits
+                ]
                 assert ours.already_done == theirs.already_done
                 assert ours.hits or results[0] is statement

@@ -17,11 +17,24 @@ from pathlib import Path
 import pytest
 from conftest import environment
 
-from patcher import git, sources
-from patcher.problem import Problem, UsageError
+from patcher.core.problem import Problem, UsageError
+from patcher.vendor import archive, arrived, git, sources
+from patcher.vendor.arrived import Arrived
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
-FILES = {"distributed.py": b"x = 1\r\n", "LICENSE": b"MIT", "more/distributed.py": b"y\n", "data.bin": b"\0\xff"}
+FILES = {
+    "distributed.py": b"x = 1\r\n",
+    "LICENSE": b"MIT",
+    "more/distributed.py": b"y\n",
+    "data.bin": b"\0\xff",
+}
+
+
+def limit(monkeypatch, **limits) -> None:
+    """Set limits of what may arrive, in each module that reads them."""
+    for module in (archive, arrived, git, sources):
+        for name in limits.keys() & vars(module).keys():
+            monkeypatch.setattr(module, name, limits[name])
 
 
 def wanted(path: str) -> bool:
@@ -31,7 +44,7 @@ def wanted(path: str) -> bool:
 READ = {path: content for path, content in FILES.items() if wanted(path)}
 
 
-def fetch(source, rev=None, timeout=60) -> sources.Arrived:
+def fetch(source, rev=None, timeout=60) -> Arrived:
     return sources.fetch(str(source), wanted, rev, timeout)
 
 
@@ -53,15 +66,24 @@ def refused(source, **options) -> str:
 
 
 @pytest.mark.parametrize(
-    "source", ["https://example.org/a/b", "file:///a/b", "git@example.org:a/b.git", "host:a/b", "ext::sh -c true"]
+    "source",
+    [
+        "https://example.org/a/b",
+        "file:///a/b",
+        "git@example.org:a/b.git",
+        "host:a/b",
+        "ext::sh -c true",
+    ],
 )
 def test_address_is_taken_for_one(source):
-    assert sources.is_url(source)
+    assert git.is_url(source)
 
 
-@pytest.mark.parametrize("source", ["a/b", "/a/b", ".", "C:\\a b\\s.py", "C:/a b", "D:new scripts", "a.zip", "ab:\\c"])
+@pytest.mark.parametrize(
+    "source", ["a/b", "/a/b", ".", "C:\\a b\\s.py", "C:/a b", "D:new scripts", "a.zip", "ab:\\c"]
+)
 def test_path_is_not_taken_for_an_address_even_with_a_drive_letter(source):
-    assert not sources.is_url(source)
+    assert not git.is_url(source)
 
 
 def test_what_is_not_there_or_is_no_source_is_bad_usage(tmp_path):
@@ -81,7 +103,11 @@ def test_rev_is_refused_where_there_are_none(tmp_path, kind):
 
 
 def test_folder_is_read_without_hidden_folders(tmp_path):
-    arrived = fetch(write(tmp_path, {**FILES, ".venv/distributed.py": b"no", "__pycache__/distributed.py": b"no"}))
+    arrived = fetch(
+        write(
+            tmp_path, {**FILES, ".venv/distributed.py": b"no", "__pycache__/distributed.py": b"no"}
+        )
+    )
     assert (arrived.kind, arrived.files, sorted(arrived.paths)) == ("folder", READ, sorted(FILES))
     assert (arrived.commit, arrived.repository) == ("", "")
 
@@ -103,9 +129,9 @@ def test_source_itself_may_be_a_link(tmp_path):
 
 def test_folder_without_end_and_script_without_end_are_refused(tmp_path, monkeypatch):
     write(tmp_path)
-    monkeypatch.setattr(sources, "SCRIPT", 6)
+    limit(monkeypatch, SCRIPT=6)
     assert "distributed.py: larger than" in refused(tmp_path)
-    monkeypatch.setattr(sources, "ENTRIES", 3)
+    limit(monkeypatch, ENTRIES=3)
     assert "more than 3 files" in refused(tmp_path)
 
 
@@ -165,7 +191,13 @@ def test_comment_that_is_no_commit_is_none(pack):
     assert fetch(pack(comment=b"hello")).commit == ""
 
 
-OUTSIDE = ["../distributed.py", "a/../../distributed.py", "/distributed.py", "..\\distributed.py", "C:\\distributed.py"]
+OUTSIDE = [
+    "../distributed.py",
+    "a/../../distributed.py",
+    "/distributed.py",
+    "..\\distributed.py",
+    "C:\\distributed.py",
+]
 
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "C:distributed.py", "../harmless.txt"])
@@ -184,7 +216,9 @@ def test_hard_link_that_leads_out_is_refused(tmp_path):
 
 
 def test_link_within_an_archive_is_ignored_unless_it_is_one_of_ours(pack):
-    assert fetch(pack(links={"link": "more/distributed.py", "more/back": "../LICENSE"})).files == READ
+    assert (
+        fetch(pack(links={"link": "more/distributed.py", "more/back": "../LICENSE"})).files == READ
+    )
     files = {"LICENSE": b"MIT", "real.py": b"x\n"}
     assert "distributed.py is a link" in refused(pack(files, links={"distributed.py": "real.py"}))
 
@@ -202,19 +236,21 @@ def test_script_that_is_in_an_archive_twice_is_refused(tmp_path):
 
 
 def test_bomb_is_refused_before_it_has_gone_off(pack, monkeypatch):
-    monkeypatch.setattr(sources, "SCRIPT", 1 << 20)
-    monkeypatch.setattr(sources, "UNPACKED", 8 << 20)
+    limit(monkeypatch, SCRIPT=1 << 20)
+    limit(monkeypatch, UNPACKED=8 << 20)
     bomb = {"distributed.py": bytes(16 << 20)}
     assert "larger than 1 MiB" in (said := refused(pack(bomb))) or "more than 8 MiB" in said
 
 
 def test_bomb_beside_what_is_wanted_is_refused_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "UNPACKED", 8 << 20)
-    assert "more than 8 MiB when unpacked" in refused(tarred(tmp_path / "a.tar.gz", {"data": bytes(16 << 20), **FILES}))
+    limit(monkeypatch, UNPACKED=8 << 20)
+    assert "more than 8 MiB when unpacked" in refused(
+        tarred(tmp_path / "a.tar.gz", {"data": bytes(16 << 20), **FILES})
+    )
 
 
 def test_archive_without_end_is_refused(pack, monkeypatch):
-    monkeypatch.setattr(sources, "ENTRIES", 3)
+    limit(monkeypatch, ENTRIES=3)
     assert "more than 3 files" in refused(pack())
 
 
@@ -264,9 +300,15 @@ USER = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.f
 
 
 def in_git(folder: Path, *arguments) -> str:
-    env = environment(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1", GIT_COMMITTER_DATE="2021-08-19T12:00:00Z")
+    env = environment(
+        GIT_CONFIG_GLOBAL=os.devnull,
+        GIT_CONFIG_NOSYSTEM="1",
+        GIT_COMMITTER_DATE="2021-08-19T12:00:00Z",
+    )
     command = ["git", *USER, *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        command, cwd=folder, env=env, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def repository(folder: Path, *commits) -> Path:
@@ -283,7 +325,9 @@ def repository(folder: Path, *commits) -> Path:
 
 @pytest.fixture
 def four(tmp_path) -> Path:
-    return repository(tmp_path / "four", *({**FILES, "distributed.py": b"x = %d\r\n" % n} for n in range(1, 5)))
+    return repository(
+        tmp_path / "four", *({**FILES, "distributed.py": b"x = %d\r\n" % n} for n in range(1, 5))
+    )
 
 
 @pytest.mark.parametrize("shape", ["work tree", "bare", "file URL", "worktree", "link"])
@@ -309,11 +353,15 @@ def test_repository_is_read_at_its_head(four, tmp_path, shape):
 def test_revision_may_be_a_branch_a_tag_or_a_commit(four, name, url):
     in_git(four, "branch", "side", "v2")
     commit = in_git(four, "rev-parse", "v2^{commit}")
-    arrived = fetch(four.as_uri() if url else four, rev={"full": commit, "short": commit[:7]}.get(name, name))
+    arrived = fetch(
+        four.as_uri() if url else four, rev={"full": commit, "short": commit[:7]}.get(name, name)
+    )
     assert (arrived.commit, arrived.files["distributed.py"]) == (commit, b"x = 2\r\n")
 
 
-@pytest.mark.parametrize("rev", ["nosuch", "abcdef1", "0" * 40, "v1:LICENSE", "--upload-pack=true", "-h", "", "a b"])
+@pytest.mark.parametrize(
+    "rev", ["nosuch", "abcdef1", "0" * 40, "v1:LICENSE", "--upload-pack=true", "-h", "", "a b"]
+)
 def test_revision_that_is_not_there_is_bad_usage(four, rev):
     with pytest.raises(UsageError, match="--rev"):
         fetch(four, rev=rev)
@@ -326,7 +374,10 @@ def test_only_the_commit_itself_is_fetched(four, monkeypatch):
     def spy(self, *arguments):
         seen.append(arguments[0])
         if arguments[0] == "ls-tree":
-            seen.append((self.folder / "shallow").exists() and run(self, "rev-list", "--count", arguments[-1]))
+            seen.append(
+                (self.folder / "shallow").exists()
+                and run(self, "rev-list", "--count", arguments[-1])
+            )
         return run(self, *arguments)
 
     monkeypatch.setattr(git._Git, "__call__", spy)
@@ -335,7 +386,9 @@ def test_only_the_commit_itself_is_fetched(four, monkeypatch):
     assert not {"checkout", "clone", "submodule"} & set(seen)
 
 
-def test_bytes_are_those_of_the_commit_whatever_this_machine_does_to_line_endings(four, tmp_path, monkeypatch):
+def test_bytes_are_those_of_the_commit_whatever_this_machine_does_to_line_endings(
+    four, tmp_path, monkeypatch
+):
     (tmp_path / "config").write_text("[core]\n\tautocrlf = true\n\teol = crlf\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     write(four, {".gitattributes": b"*.py text eol=lf\n", "LICENSE": b"a\nb\n"})
@@ -349,7 +402,9 @@ def test_uncommitted_edits_are_named_and_do_not_count(four):
     write(four, {"distributed.py": b"edited\n"})
     arrived = fetch(four)
     assert arrived.files["distributed.py"] == b"x = 4\r\n"
-    assert arrived.notes == ["the work tree differs, and the last commit is what counts: distributed.py"]
+    assert arrived.notes == [
+        "the work tree differs, and the last commit is what counts: distributed.py"
+    ]
     assert fetch(four, rev="v1").notes == []
 
 
@@ -429,7 +484,9 @@ def test_hooks_of_the_user_do_not_run_either(four, tmp_path, monkeypatch):
     hook = tmp_path / "hooks/reference-transaction"
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     hook.chmod(0o755)
-    (tmp_path / "config").write_text(f"[core]\n\thooksPath = {tmp_path}/hooks\n[init]\n\ttemplateDir = {tmp_path}\n")
+    (tmp_path / "config").write_text(
+        f"[core]\n\thooksPath = {tmp_path}/hooks\n[init]\n\ttemplateDir = {tmp_path}\n"
+    )
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     fetch(four, rev="HEAD~1")
     assert not (tmp_path / "ran").exists()
@@ -520,13 +577,19 @@ def test_error_does_not_show_the_password(temporary, scheme):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_run_that_is_ended_leaves_no_folder_and_no_git(silent, temporary, number):
-    program = f"from patcher import sources; sources.fetch('http://{silent}/a', bool)"
-    run = subprocess.Popen([sys.executable, "-c", program], env=environment(TMPDIR=str(temporary)), stderr=-3)
+    program = f"from patcher.vendor import sources; sources.fetch('http://{silent}/a', bool)"
+    run = subprocess.Popen(
+        [sys.executable, "-c", program], env=environment(TMPDIR=str(temporary)), stderr=-3
+    )
     deadline = time.monotonic() + 20
     started = []
     while not started and time.monotonic() < deadline:
         time.sleep(0.02)
-        started = [child for child in children(run.pid) if b"fetch" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        started = [
+            child
+            for child in children(run.pid)
+            if b"fetch" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
     assert started
     run.send_signal(number)
     assert run.wait(timeout=20) != 0

@@ -18,9 +18,9 @@ from conftest import environment, tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from patcher import build, manifest, store
-from patcher.problem import Problem, Problems
-from patcher.project import Project, Request
+from patcher.build import build, manifest, store
+from patcher.build.project import Project, Request
+from patcher.core.problem import Problem, Problems
 
 SERIES = ("plain", "more", "less")
 UNDO = "build/.patcher-undo"
@@ -40,7 +40,9 @@ def plans(toy_source) -> dict:
 @pytest.fixture
 def write(project, plans):
     """Writes a series to build/."""
-    return lambda series, overwrite=False: build.apply(Project(project), plans[series], Path("build"), overwrite)
+    return lambda series, overwrite=False: build.apply(
+        Project(project), plans[series], Path("build"), overwrite
+    )
 
 
 def expected(plan) -> dict[str, bytes | None]:
@@ -68,7 +70,9 @@ def failing_from(monkeypatch, name: str, nth: int, error: int, once: bool = True
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """What is in a build, but for what a later run is to drop."""
-    return {n: c for n, c in contents(folder).items() if c is not None and not n.startswith(".patcher-")}
+    return {
+        n: c for n, c in contents(folder).items() if c is not None and not n.startswith(".patcher-")
+    }
 
 
 def number_of_calls(name: str, write, monkeypatch, old: str, new: str) -> int:
@@ -85,7 +89,9 @@ def number_of_calls(name: str, write, monkeypatch, old: str, new: str) -> int:
 
 
 @pytest.mark.parametrize("old, new", [("plain", "more"), ("more", "plain"), ("more", "less")])
-@pytest.mark.parametrize("name", ["replace", "rename", "open", "fsync", "link", "mkdir", "chmod", "unlink", "rmdir"])
+@pytest.mark.parametrize(
+    "name", ["replace", "rename", "open", "fsync", "link", "mkdir", "chmod", "unlink", "rmdir"]
+)
 def test_any_one_failing_call_leaves_the_old_state_or_reaches_the_new_one(
     project, plans, write, monkeypatch, name, old, new
 ):
@@ -145,7 +151,9 @@ def test_file_system_without_hard_links_is_no_obstacle(project, plans, write, mo
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_disk_that_stays_broken_is_not_said_to_be_as_it_was(project, plans, write, patcher, monkeypatch, nth):
+def test_disk_that_stays_broken_is_not_said_to_be_as_it_was(
+    project, plans, write, patcher, monkeypatch, nth
+):
     # Nothing can be put back then: the state is on disk, `check` says so, and the next run repairs it.
     write("plain")
     before = tree(project / "build")
@@ -191,7 +199,9 @@ def small(project):
     def mount(options: str, again: bool = False):
         arguments = ["-o", ("remount," if again else "") + options]
         command = (
-            ["mount", *arguments, str(target)] if again else ["mount", "-t", "tmpfs", *arguments, "t", str(target)]
+            ["mount", *arguments, str(target)]
+            if again
+            else ["mount", "-t", "tmpfs", *arguments, "t", str(target)]
         )
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
@@ -220,7 +230,9 @@ def test_full_disk_leaves_the_build_as_it_was(project, plans, write, small, spar
     assert contents(project / "build") == expected(plans["more"])
 
 
-def test_read_only_disk_leaves_the_build_as_it_was_and_can_be_checked(project, plans, write, small, patcher):
+def test_read_only_disk_leaves_the_build_as_it_was_and_can_be_checked(
+    project, plans, write, small, patcher
+):
     small("size=1m")
     write("plain")
     before = tree(project / "build")
@@ -310,8 +322,8 @@ def test_link_to_a_folder_may_stand_for_the_folder(project, patcher, plans):
 WRITER = """
 import json, os, signal, sys
 from pathlib import Path
-from patcher import build
-from patcher.project import Project, Request
+from patcher.build import build
+from patcher.build.project import Project, Request
 
 plans = [
     build.Plan(Request(series), [], [], [], {name: text.encode() for name, text in files.items()})
@@ -347,8 +359,12 @@ def writer(project, plans, tmp_path):
 
     @contextlib.contextmanager
     def start(name="", when="", number=0, turns=turns):
-        files = {series: {n: c.decode() for n, c in plan.files.items()} for series, plan in turns.items()}
-        (tmp_path / "plans.json").write_text(json.dumps(files))  # so that it need not import LibCST and render
+        files = {
+            series: {n: c.decode() for n, c in plan.files.items()} for series, plan in turns.items()
+        }
+        (tmp_path / "plans.json").write_text(
+            json.dumps(files)
+        )  # so that it need not import LibCST and render
         process = subprocess.Popen(
             [sys.executable, "-c", WRITER, name, when, str(number), str(tmp_path / "plans.json")],
             cwd=project,
@@ -392,7 +408,9 @@ def repaired(project: Path, plans, patcher, series: str) -> None:
     assert files_of(project / "build") == plans[series].files
 
 
-def test_kill_at_any_moment_leaves_a_whole_build_or_one_that_says_so(project, plans, write, patcher, writer):
+def test_kill_at_any_moment_leaves_a_whole_build_or_one_that_says_so(
+    project, plans, write, patcher, writer
+):
     write("plain")
     moments = random.Random(20240815)
     for number in range(25):
@@ -423,7 +441,10 @@ def test_kill_between_two_steps_is_repaired_by_either_series(
         assert process.wait(timeout=60) == -signal.SIGKILL
     state = settled(project, plans, patcher)
     committed = (name, when, number) == ("rename", "after", 2)
-    replacing = name == "replace" or (name, when, number) in [("rename", "after", 1), ("rename", "before", 2)]
+    replacing = name == "replace" or (name, when, number) in [
+        ("rename", "after", 1),
+        ("rename", "before", 2),
+    ]
     assert state == ("more" if committed else "interrupted" if replacing else "plain")
     repaired(project, plans, patcher, "plain" if number % 2 else "more")
 
@@ -436,8 +457,12 @@ def test_kill_between_renames_of_a_first_build_is_repaired(project, plans, patch
     repaired(project, plans, patcher, "plain")
 
 
-@pytest.mark.parametrize("name, number", [("replace", 1), ("replace", 2), ("replace", 3), ("rmdir", 1)])
-def test_kill_in_the_middle_of_a_repair_is_repaired_too(project, plans, write, patcher, writer, name, number):
+@pytest.mark.parametrize(
+    "name, number", [("replace", 1), ("replace", 2), ("replace", 3), ("rmdir", 1)]
+)
+def test_kill_in_the_middle_of_a_repair_is_repaired_too(
+    project, plans, write, patcher, writer, name, number
+):
     write("plain")
     for step in [("replace", "before", 3), (name, "before", number)]:
         with writer(*step) as process:
@@ -446,7 +471,9 @@ def test_kill_in_the_middle_of_a_repair_is_repaired_too(project, plans, write, p
     repaired(project, plans, patcher, "more")
 
 
-def test_repair_puts_the_old_files_back_even_if_the_new_ones_are_then_refused(project, write, patcher, writer):
+def test_repair_puts_the_old_files_back_even_if_the_new_ones_are_then_refused(
+    project, write, patcher, writer
+):
     write("plain")
     before = contents(project / "build")
     with writer("replace", "after", 2) as process:
@@ -459,7 +486,9 @@ def test_repair_puts_the_old_files_back_even_if_the_new_ones_are_then_refused(pr
     assert contents(project / "build") == {**before, "two.py": b"mine\n"}
 
 
-def test_leftovers_of_a_kill_do_not_outlive_the_next_run_that_writes(project, plans, write, patcher):
+def test_leftovers_of_a_kill_do_not_outlive_the_next_run_that_writes(
+    project, plans, write, patcher
+):
     write("plain")
     for name in (".patcher-new", ".patcher-drop"):
         (project / "build" / name).mkdir()
@@ -500,8 +529,12 @@ def killed(monkeypatch):
     return killed
 
 
-@pytest.mark.parametrize("old, new", [("plain", "more"), ("more", "plain"), ("more", "less"), (None, "more")])
-def test_kill_before_any_call_leaves_one_of_the_two_builds_or_says_so(project, plans, write, killed, old, new):
+@pytest.mark.parametrize(
+    "old, new", [("plain", "more"), ("more", "plain"), ("more", "less"), (None, "more")]
+)
+def test_kill_before_any_call_leaves_one_of_the_two_builds_or_says_so(
+    project, plans, write, killed, old, new
+):
     empty = plans["plain"]._replace(files={})
     states = {name: plans[name] if name else empty for name in (old, new)}
     number, seen = 0, set()
@@ -552,7 +585,9 @@ def test_folder_goes_with_its_last_file_and_what_python_made_of_them(project, pl
 def test_folder_with_something_else_in_it_stays(project, plans, write, name):
     write("more")
     (project / "build" / name).parent.mkdir(exist_ok=True)
-    (project / "build" / name).write_text("mine")  # not of ours, even if it is called like a folder of Python's
+    (project / "build" / name).write_text(
+        "mine"
+    )  # not of ours, even if it is called like a folder of Python's
     write("plain")
     files = contents(project / "build")
     assert files.pop(name) == b"mine"
@@ -571,9 +606,13 @@ def test_folder_that_was_there_before_stays_after_a_failure(project, write, monk
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("old, new", [(None, "more"), ("plain", "more"), ("more", "plain"), ("more", "less")])
+@pytest.mark.parametrize(
+    "old, new", [(None, "more"), ("plain", "more"), ("more", "plain"), ("more", "less")]
+)
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
-def test_what_stands_in_place_of_the_folder_is_refused_and_stays(project, write, kind, old, new, overwrite):
+def test_what_stands_in_place_of_the_folder_is_refused_and_stays(
+    project, write, kind, old, new, overwrite
+):
     (project / "build").mkdir()
     (project / "elsewhere").mkdir()
     if old:
@@ -583,7 +622,9 @@ def test_what_stands_in_place_of_the_folder_is_refused_and_stays(project, write,
     if kind == "file":
         (project / "build/support").write_text("mine")
     else:
-        (project / "build/support").symlink_to(project / "elsewhere" / ("support" if kind == "link" else "nowhere"))
+        (project / "build/support").symlink_to(
+            project / "elsewhere" / ("support" if kind == "link" else "nowhere")
+        )
         (project / "elsewhere/support").mkdir(exist_ok=True)
     before = tree(project)
     with pytest.raises(Problems) as caught:
@@ -601,11 +642,15 @@ def test_file_in_place_of_a_folder_does_not_matter_to_a_build_without_one(projec
     assert contents(project / "build") == {**plans["plain"].files, "support": b"mine"}
 
 
-names = st.lists(st.sampled_from(["a", "b%2Fc", "d/a", "d/b", "d/e/f", "kept-a", "g h/ä"]), unique=True)
+names = st.lists(
+    st.sampled_from(["a", "b%2Fc", "d/a", "d/b", "d/e/f", "kept-a", "g h/ä"]), unique=True
+)
 
 
 @given(old=names, new=names, end=st.integers(0, 40))
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_any_names_are_written_and_removed(tmp_path, killed, old, new, end):
     out, files = tmp_path / "out", {name: name.encode() for name in new}
     shutil.rmtree(out, ignore_errors=True)
@@ -614,7 +659,9 @@ def test_any_names_are_written_and_removed(tmp_path, killed, old, new, end):
     changes = {**dict.fromkeys(old), **files}
     killed(end, lambda: store.write(out, changes, {}))
     store.write(out, changes, {})
-    assert {name: content for name, content in contents(out).items() if content is not None} == files
+    assert {
+        name: content for name, content in contents(out).items() if content is not None
+    } == files
     folders = {parent.as_posix() for name in new for parent in Path(name).parents} - {"."}
     assert {name for name, content in contents(out).items() if content is None} == folders
 
@@ -702,7 +749,9 @@ def test_run_waits_for_the_one_that_holds_the_folder(project, plans, write):
     process = None
     with store._locked(project / "build"):
         process = subprocess.Popen(
-            [sys.executable, "-m", "patcher", "apply", "--series", "more"], cwd=project, env=environment()
+            [sys.executable, "-m", "patcher", "apply", "--series", "more"],
+            cwd=project,
+            env=environment(),
         )
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=1)

@@ -14,7 +14,8 @@ from patches import support  # noqa: E402
 from patches.support import arguments, ranks, terminal  # noqa: E402
 
 MODULES = [
-    importlib.import_module(f"patches.support.{module.name}") for module in pkgutil.iter_modules(support.__path__)
+    importlib.import_module(f"patches.support.{module.name}")
+    for module in pkgutil.iter_modules(support.__path__)
 ]
 SCRIPTS = ("distributed", "dataparallel")
 FLOATS = ("lr", "momentum", "timeout", "weight-decay")
@@ -120,8 +121,14 @@ def test_negative_zero_is_zero(option, capsys):
     [
         ({"epochs": 0}, "--epochs 0: there is no epoch to train"),
         ({"epochs": 0, "resume": "auto"}, "--epochs 0: there is no epoch to train"),
-        ({"epochs": 2, "start_epoch": 9}, "--epochs 2: --start-epoch is 9: there is no epoch to train"),
-        ({"epochs": 2, "start_epoch": 2}, "--epochs 2: --start-epoch is 2: there is no epoch to train"),
+        (
+            {"epochs": 2, "start_epoch": 9},
+            "--epochs 2: --start-epoch is 9: there is no epoch to train",
+        ),
+        (
+            {"epochs": 2, "start_epoch": 2},
+            "--epochs 2: --start-epoch is 2: there is no epoch to train",
+        ),
         (
             {"start_epoch": 3, "resume": "auto"},
             "--start-epoch 3: --resume begins where its checkpoint ends; give one of the two",
@@ -130,7 +137,9 @@ def test_negative_zero_is_zero(option, capsys):
 )
 def test_run_without_an_epoch_to_train_is_refused(changes, words, capsys):
     """B15: it would end with status 0 and no word, and --start-epoch would lose to --resume."""
-    args = argparse.Namespace(**{"epochs": 90, "start_epoch": 0, "resume": None, "evaluate": False, **changes})
+    args = argparse.Namespace(
+        **{"epochs": 90, "start_epoch": 0, "resume": None, "evaluate": False, **changes}
+    )
     assert refused(args, capsys) == f"distributed.py: error: {words}\n"
 
 
@@ -145,7 +154,9 @@ def test_run_without_an_epoch_to_train_is_refused(changes, words, capsys):
 )
 def test_run_with_something_to_do_passes(changes, capsys):
     """B15: an evaluation needs no epoch, and how far a checkpoint has come is not known yet."""
-    args = argparse.Namespace(**{"epochs": 90, "start_epoch": 0, "resume": None, "evaluate": False, **changes})
+    args = argparse.Namespace(
+        **{"epochs": 90, "start_epoch": 0, "resume": None, "evaluate": False, **changes}
+    )
     arguments.check(args)
     assert capsys.readouterr() == ("", "")
 
@@ -160,10 +171,17 @@ def test_home_folder_is_meant_in_every_option_that_names_a_path(monkeypatch):
         if action.type in (None, str) and action.nargs is None and not action.choices
     }
     named = {"data", "output_dir", "resume"}
-    assert set(strings) - named == {"device", "gpus"} & set(strings)  # another one may be a path, too
+    assert set(strings) - named == {"device", "gpus"} & set(
+        strings
+    )  # another one may be a path, too
     for name in named:
         option = "--" + name.replace("_", "-")
-        for given, path in (("~/x", "/home/me/x"), ("~", "/home/me"), ("x/~", "x/~"), ("auto", "auto")):
+        for given, path in (
+            ("~/x", "/home/me/x"),
+            ("~", "/home/me"),
+            ("x/~", "x/~"),
+            ("auto", "auto"),
+        ):
             args = strings[name].parse_args([f"{option}={given}"])
             arguments.check(args)
             assert getattr(args, name) == path

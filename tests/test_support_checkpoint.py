@@ -13,7 +13,11 @@ from tiny_run import begin_again, four_keys, net, new_process, settings, state_o
 
 from patches.support import checkpoint, files, owner, ranks  # noqa: E402
 
-NAMES = LAST, PREVIOUS, BEST = "checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar"
+NAMES = LAST, PREVIOUS, BEST = (
+    "checkpoint.pth.tar",
+    "checkpoint_previous.pth.tar",
+    "model_best.pth.tar",
+)
 CSV, LIST = "dataparallel.csv", "skipped_images.txt"
 
 
@@ -66,7 +70,9 @@ def test_checkpoint_of_elsewhere_does_not_replace_that_of_a_third_run(tmp_path, 
     checkpoint.check(settings(resume=f"{tmp_path}/other"))
     Path(LAST).touch()
     line = ending(capsys, checkpoint.check, settings(resume=f"{tmp_path}/other"))
-    assert line.startswith(f"train.py: error: {tmp_path}/out/{LAST} is there already, and would be replaced")
+    assert line.startswith(
+        f"train.py: error: {tmp_path}/out/{LAST} is there already, and would be replaced"
+    )
     checkpoint.check(settings(resume=f"{tmp_path}/other", overwrite=True))
     checkpoint.check(settings(resume=f"{tmp_path}/out/{LAST}"))
 
@@ -88,11 +94,15 @@ def test_a_run_either_overwrites_or_goes_on(there, capsys):
     for name in there:
         Path(name).touch()
     line = ending(capsys, checkpoint.check, settings(resume="auto", overwrite=True))
-    assert line.startswith("train.py: error: --overwrite --resume auto: ") and line.endswith("give one of them")
+    assert line.startswith("train.py: error: --overwrite --resume auto: ") and line.endswith(
+        "give one of them"
+    )
 
 
 def test_it_is_known_before_whether_a_run_resumes():
-    assert not checkpoint.to_resume(settings()) and not checkpoint.to_resume(settings(resume="auto"))
+    assert not checkpoint.to_resume(settings()) and not checkpoint.to_resume(
+        settings(resume="auto")
+    )
     assert checkpoint.to_resume(settings(resume="a"))
     Path(BEST).touch()
     assert checkpoint.to_resume(settings(resume="auto")) and not checkpoint.to_resume(settings())
@@ -101,7 +111,11 @@ def test_it_is_known_before_whether_a_run_resumes():
 def test_options_have_their_defaults():
     parser = argparse.ArgumentParser()
     checkpoint.add_options(parser)
-    assert vars(parser.parse_args([])) == {"resume": None, "overwrite": False, "trust_checkpoint": False}
+    assert vars(parser.parse_args([])) == {
+        "resume": None,
+        "overwrite": False,
+        "trust_checkpoint": False,
+    }
 
 
 # Start
@@ -112,7 +126,9 @@ def test_weights_momentum_and_progress_come_back_and_the_command_line_wins(capsy
     optimizer = torch.optim.SGD(old.parameters(), 0.1, momentum=0.5)
     old(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    run = resumed(state_of(old, optimizer, step=5, images=20, sums=[[1.0, 2]], seed=77, run="r"), lr=0.2)
+    run = resumed(
+        state_of(old, optimizer, step=5, images=20, sums=[[1.0, 2]], seed=77, run="r"), lr=0.2
+    )
     momentum = run.optimizer.state[run.model.weight]["momentum_buffer"]
     assert torch.equal(run.model.weight, old.weight)
     assert torch.equal(momentum, optimizer.state[old.weight]["momentum_buffer"])
@@ -121,7 +137,9 @@ def test_weights_momentum_and_progress_come_back_and_the_command_line_wins(capsy
     assert (run.epoch, run.step, run.images, run.sums) == (3, 5, 20, [[1.0, 2]])
     assert (run.best_acc1, run.seed, run.id) == (50.0, 77, "r")
     out = capsys.readouterr().out
-    assert out == "resumed from a: 3 epochs and 5 steps done, best Acc@1 50.000; lr was 0.1, is 0.2\n"
+    assert (
+        out == "resumed from a: 3 epochs and 5 steps done, best Acc@1 50.000; lr was 0.1, is 0.2\n"
+    )
 
 
 def test_a_new_run_begins_where_start_epoch_says():
@@ -159,9 +177,7 @@ def test_seed_that_lost_once_is_not_named_again(monkeypatch, capsys):
 def test_another_world_size_goes_on_and_says_what_changed(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     run = resumed(state_of(net(), world_size=2, step=5, images=40))
-    words = (
-        "world_size was 2, is 3; global_batch was 8, is 12; the last 4 images of its unfinished epoch are trained again"
-    )
+    words = "world_size was 2, is 3; global_batch was 8, is 12; the last 4 images of its unfinished epoch are trained again"
     assert capsys.readouterr().out.endswith(f"; {words}\n")
     assert run.first_step(20, 4) == 3  # 36 of the 40 images
 
@@ -246,7 +262,9 @@ def test_run_that_is_refused_changes_nothing_in_the_folder(state, given, tmp_pat
     assert tree() == before
 
 
-@pytest.mark.parametrize("given", [{}, {"overwrite": True}, {"resume": "../a"}, {"resume": "../a", "overwrite": True}])
+@pytest.mark.parametrize(
+    "given", [{}, {"overwrite": True}, {"resume": "../a"}, {"resume": "../a", "overwrite": True}]
+)
 def test_new_files_are_those_of_one_run(given, tmp_path, capsys):
     """A8, B14: whatever was there is in a folder of its own before training."""
     torch.save(state_of(net()), "a")
@@ -330,7 +348,9 @@ def test_only_rank_0_owns_the_folder_and_each_host_begins_a_new_list(monkeypatch
     said = iter([(LAST, None), ["r", 3, 0], "r", 5])
     monkeypatch.setattr(ranks, "broadcast", lambda value: next(said))
     lists = []  # whether there is an old one each time when the ranks wait for each other
-    monkeypatch.setattr(ranks, "gathered", lambda value: lists.append(os.path.exists(LIST)) or [value])
+    monkeypatch.setattr(
+        ranks, "gathered", lambda value: lists.append(os.path.exists(LIST)) or [value]
+    )
     run = start(settings(resume="auto"))
     assert (run.id, run.epoch, next(said, "all")) == ("r", 3, "all")
     assert sorted(os.listdir()) == [LAST, CSV] and Path(CSV).read_bytes() == b"1,2\n"
@@ -342,4 +362,7 @@ def test_host_that_finds_another_checkpoint_ends_the_job(monkeypatch, capsys):
     said = iter([("a", None), ["r", 9, 0]])
     monkeypatch.setattr(ranks, "broadcast", lambda value: next(said))
     line = ending(capsys, start, settings(resume="a"))
-    assert line == "train.py: error: --resume a: not all hosts find the same checkpoint there; share the folder"
+    assert (
+        line
+        == "train.py: error: --resume a: not all hosts find the same checkpoint there; share the folder"
+    )

@@ -55,7 +55,9 @@ def test_good_image_is_loaded_and_nothing_is_listed(folder):
     assert not (folder.parent / LIST).exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"no image", truncated()], ids=["empty", "text", "truncated"])
+@pytest.mark.parametrize(
+    "content", [b"", b"no image", truncated()], ids=["empty", "text", "truncated"]
+)
 def test_file_that_cannot_be_decoded_is_named_with_the_reason(folder, content):
     path = folder / "1.png"
     path.write_bytes(content)
@@ -76,7 +78,9 @@ def test_next_image_of_the_folder_takes_the_place(folder, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     for count, (line, number) in enumerate(zip(lines, (1, 4)), start=1):
-        assert line.startswith(f"dataparallel.py: skipped {folder}/{number}.png: UnidentifiedImageError: ")
+        assert line.startswith(
+            f"dataparallel.py: skipped {folder}/{number}.png: UnidentifiedImageError: "
+        )
         assert line.endswith(f" ({count} of at most 2)")
     listed = (folder.parent / LIST).read_text().splitlines()
     assert [line.partition("\t")[0] for line in listed] == [f"{folder}/1.png", f"{folder}/4.png"]
@@ -86,7 +90,9 @@ def test_one_more_than_allowed_is_an_error_that_names_the_last(folder):
     spoil(folder, 0, 2, 4)
     load = partial(decode.load_image, skip=2)
     load(str(folder / "4.png"))  # finds 0 to be bad, too
-    with pytest.raises(RuntimeError, match=r"more than 2 images cannot be decoded; the last is .*/2\.png: Unid"):
+    with pytest.raises(
+        RuntimeError, match=r"more than 2 images cannot be decoded; the last is .*/2\.png: Unid"
+    ):
         load(str(folder / "2.png"))
 
 
@@ -108,7 +114,21 @@ def test_first_process_of_a_host_starts_a_new_list(folder, monkeypatch):
 
 # Modes: what the pixels of a file mean
 
-EIGHT_BITS = ("1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "LA", "PA", "RGBX", "RGBa")
+EIGHT_BITS = (
+    "1",
+    "L",
+    "P",
+    "RGB",
+    "RGBA",
+    "CMYK",
+    "YCbCr",
+    "LAB",
+    "HSV",
+    "LA",
+    "PA",
+    "RGBX",
+    "RGBa",
+)
 SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 REFUSED = ("I", "F", "La")
 
@@ -165,9 +185,22 @@ def test_mode_of_which_nobody_knows_what_is_white_is_a_bad_image(folder, monkeyp
 
 def tiff(data, *, bits=16, order="<", white=1, kind=1) -> bytes:
     """A grey TIFF of one pixel; `white` 0: 0 is white, `kind` 1: unsigned, 2: signed, 3: float."""
-    shorts = {256: 1, 257: 1, 258: bits, 259: 1, 262: white, 273: 8, 277: 1, 278: 1, 279: len(data), 339: kind}
+    shorts = {
+        256: 1,
+        257: 1,
+        258: bits,
+        259: 1,
+        262: white,
+        273: 8,
+        277: 1,
+        278: 1,
+        279: len(data),
+        339: kind,
+    }
     head = struct.pack(order + "2sHI", {"<": b"II", ">": b"MM"}[order], 42, 8 + len(data)) + data
-    entries = b"".join(struct.pack(order + "HHIHH", tag, 3, 1, value, 0) for tag, value in shorts.items())
+    entries = b"".join(
+        struct.pack(order + "HHIHH", tag, 3, 1, value, 0) for tag, value in shorts.items()
+    )
     return head + struct.pack(order + "H", len(shorts)) + entries + bytes(4)
 
 
@@ -204,9 +237,13 @@ def test_file_with_more_than_8_bits_is_scaled_or_refused_with_its_mode(folder, c
     if isinstance(grey, int):
         assert value(decode.load_image(str(path))) == grey
         return
-    with pytest.raises(RuntimeError, match=f"^cannot decode {path}: ValueError: .* of mode {grey}: it is not clear"):
+    with pytest.raises(
+        RuntimeError, match=f"^cannot decode {path}: ValueError: .* of mode {grey}: it is not clear"
+    ):
         decode.load_image(str(path))
-    assert value(decode.load_image(str(path), 1)) == 20  # in training, another one may take its place
+    assert (
+        value(decode.load_image(str(path), 1)) == 20
+    )  # in training, another one may take its place
 
 
 @pytest.mark.parametrize(
@@ -249,7 +286,10 @@ def test_any_name_is_skipped_and_counted_once(folder, name, capsys):
         decode.load_image(path, 2)
         decode.load_image(str(folder / "0.png"), 2)
     (one, two) = capsys.readouterr().err.splitlines()
-    assert one.startswith(f"dataparallel.py: skipped {folder}/{NAMES[name]}: Un") and "(1 of at most 2)" in one
+    assert (
+        one.startswith(f"dataparallel.py: skipped {folder}/{NAMES[name]}: Un")
+        and "(1 of at most 2)" in one
+    )
     assert two.endswith(" (2 of at most 2)")
     listed = (folder.parent / LIST).read_bytes().split(b"\n")
     assert len(listed) == 3 and listed[2] == b""
@@ -296,11 +336,19 @@ def test_ascii_terminal_shows_any_name(folder):
         "for path in paths: decode.load_image(path, 2)\n"
         "print(decode.shown(path).isprintable()); decode.load_image(path)\n"
     ).replace("NAMES", repr(names))
-    env = {**os.environ, "PYTHONPATH": str(REPO), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(REPO),
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }
     done = subprocess.run([sys.executable, "-c", code, folder], env=env, capture_output=True)
     assert done.stdout == b"True\n", done.stderr
     lines = done.stderr.decode("ascii").splitlines()
-    assert [line for line in lines[:2] if ": skipped " in line and line.endswith(" of at most 2)")] == lines[:2]
+    assert [
+        line for line in lines[:2] if ": skipped " in line and line.endswith(" of at most 2)")
+    ] == lines[:2]
     assert "/\\xff.png: " in lines[0] and "/\\xe9.png: " in lines[1]
     assert lines[-1].startswith(f"RuntimeError: cannot decode {folder}/\\xe9.png: ")
     listed = (folder.parent / LIST).read_bytes()

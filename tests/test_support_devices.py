@@ -121,7 +121,9 @@ def test_selected_gpus_are_those_asked_for_or_all(select_gpus, spec, visible, gp
         ("0", 0, "no GPU is visible to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"),
     ],
 )
-def test_gpus_that_cannot_be_had_end_in_one_line_and_status_2(select_gpus, capsys, spec, visible, says):
+def test_gpus_that_cannot_be_had_end_in_one_line_and_status_2(
+    select_gpus, capsys, spec, visible, says
+):
     with pytest.raises(SystemExit) as ended:
         select_gpus(spec, visible)
     out, err = capsys.readouterr()
@@ -219,7 +221,10 @@ def test_device_that_is_not_there_is_one_line(gpus, capsys):
         ("meta", "this torch knows no such device; try cuda or cpu"),
         ("1", "this torch knows no such device; try cuda or cpu"),
         ("", "this torch knows no such device; try cuda or cpu"),
-        ("distributed", "this torch knows no such device; try cuda or cpu"),  # torch has a module of that name
+        (
+            "distributed",
+            "this torch knows no such device; try cuda or cpu",
+        ),  # torch has a module of that name
     ],
 )
 def test_device_that_cannot_be_meant_is_one_line(gpus, name, words, capsys):
@@ -282,7 +287,9 @@ def test_processes_that_see_one_and_the_same_gpu_are_refused(gpus, monkeypatch, 
         ([], [], 0, "cpu"),
     ],
 )
-def test_home_is_the_first_gpu_of_the_list_unless_another_device_is_asked_for(gpus, argv, ids, count, home):
+def test_home_is_the_first_gpu_of_the_list_unless_another_device_is_asked_for(
+    gpus, argv, ids, count, home
+):
     gpus(count)
     assert devices.home(options(*argv), ids) == torch.device(home)
 
@@ -314,7 +321,9 @@ def test_wrapper_for_gpus_gathers_on_the_first_of_them(monkeypatch):
 )
 def test_group_fits_the_device_and_waits_longer_than_the_watch(device, options, monkeypatch):
     calls = []
-    monkeypatch.setattr("torch.distributed.init_process_group", lambda **options: calls.append(options))
+    monkeypatch.setattr(
+        "torch.distributed.init_process_group", lambda **options: calls.append(options)
+    )
     monkeypatch.setattr(job, "_store", None)
     devices.init_process_group(torch.device(device), 600)
     assert calls == [{**options, "timeout": datetime.timedelta(seconds=620)}]
@@ -323,7 +332,9 @@ def test_group_fits_the_device_and_waits_longer_than_the_watch(device, options, 
 def test_group_meets_in_the_store_with_the_keys_of_this_start(monkeypatch):
     """A11: the store of the launcher may still hold the addresses of the start before."""
     calls, store = [], torch.distributed.HashStore()
-    monkeypatch.setattr("torch.distributed.init_process_group", lambda **options: calls.append(options))
+    monkeypatch.setattr(
+        "torch.distributed.init_process_group", lambda **options: calls.append(options)
+    )
     monkeypatch.setattr(job, "_store", store)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

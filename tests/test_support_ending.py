@@ -14,7 +14,9 @@ def events(monkeypatch):
     """What happens, in its order, in a process without duties."""
     events = []
     monkeypatch.setattr(ending, "_duties", [])
-    monkeypatch.setattr(ending.atexit, "register", lambda function: events.append(("registers", function)))
+    monkeypatch.setattr(
+        ending.atexit, "register", lambda function: events.append(("registers", function))
+    )
     monkeypatch.setattr(ending.os, "_exit", lambda status: events.append(("ends", status)))
     monkeypatch.setattr(ending.multiprocessing, "active_children", list)
     return events
@@ -50,7 +52,9 @@ def test_duty_may_end_the_process_itself(events):
     assert events[1:] == ["a", ("ends", 130), ("ends", 1)]
 
 
-def test_process_that_ends_at_once_ends_its_loading_processes_and_keeps_its_lines(events, monkeypatch):
+def test_process_that_ends_at_once_ends_its_loading_processes_and_keeps_its_lines(
+    events, monkeypatch
+):
     """A6: the traceback is there before the process is gone, and nothing goes on loading."""
     ending.at_end(lambda: events.append("duty"))
     child = SimpleNamespace(terminate=lambda: events.append("terminates"))
@@ -77,7 +81,9 @@ def test_duty_that_hangs_does_not_keep_the_process(events, monkeypatch):
     """A6: the store of a rank that stands still answers nobody."""
     ended = threading.Event()
     monkeypatch.setattr(ending, "PATIENCE", 0.01)
-    monkeypatch.setattr(ending.os, "_exit", lambda status: (events.append(("ends", status)), ended.set()))
+    monkeypatch.setattr(
+        ending.os, "_exit", lambda status: (events.append(("ends", status)), ended.set())
+    )
     ending.at_end(ended.wait)
     ending.at_once(1)
     assert events[1] == ("ends", 1)

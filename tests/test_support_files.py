@@ -36,7 +36,9 @@ def test_file_is_flushed_before_it_takes_its_place_and_its_folder_after(monkeypa
     events = []
     for name in ("fsync", "replace"):
         call = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, name=name, call=call: (events.append(name), call(*args)))
+        monkeypatch.setattr(
+            os, name, lambda *args, name=name, call=call: (events.append(name), call(*args))
+        )
     write("a", b"1")
     assert events == ["fsync", "replace", "fsync"]
 
@@ -71,9 +73,13 @@ def test_a_link_stays_a_link_and_the_mode_is_that_of_the_umask(tmp_path):
 @pytest.mark.parametrize("linked", [True, False])
 def test_the_best_copy_is_a_link_or_where_there_are_none_a_copy(linked, monkeypatch):
     if not linked:
-        monkeypatch.setattr(os, "link", lambda *args: (_ for _ in ()).throw(OSError(95, "not supported")))
+        monkeypatch.setattr(
+            os, "link", lambda *args: (_ for _ in ()).throw(OSError(95, "not supported"))
+        )
     write("a", b"1")
-    Path(owner.temporary_name("best")).write_bytes(b"of a process that had this number, and was killed")
+    Path(owner.temporary_name("best")).write_bytes(
+        b"of a process that had this number, and was killed"
+    )
     files.link("a", "best")
     assert os.path.samefile("a", "best") == linked
     write("a", b"2")
@@ -87,7 +93,9 @@ def test_two_processes_that_write_one_file_do_not_meet(other, monkeypatch):
     with files.atomic_write("a") as first:
         Path(first).write_bytes(b"1" * 5)
         with monkeypatch.context() as second_process:
-            place, name, value = (os, "getpid", lambda: 7) if other == "pid" else (owner, "_own", "0")
+            place, name, value = (
+                (os, "getpid", lambda: 7) if other == "pid" else (owner, "_own", "0")
+            )
             second_process.setattr(place, name, value)
             with files.atomic_write("a") as second:
                 Path(second).write_bytes(b"22")
@@ -98,7 +106,9 @@ def test_two_processes_that_write_one_file_do_not_meet(other, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b'{"owner": "they"}', b""])
-def test_job_that_is_not_the_owner_any_more_ends_and_replaces_nothing(content, tmp_path, monkeypatch, capsys):
+def test_job_that_is_not_the_owner_any_more_ends_and_replaces_nothing(
+    content, tmp_path, monkeypatch, capsys
+):
     """A2: it had stood still for so long that another one took its place."""
     write("a", b"1", previous="b")
     monkeypatch.setattr(owner, "_mine", {"owner": "we", "pid": os.getpid()})
@@ -133,7 +143,9 @@ def test_slow_write_is_warned_of_once(tmp_path, monkeypatch, capsys):
         err = capsys.readouterr().err
         assert len(err.splitlines()) == lines
         if lines:
-            assert err.startswith(f"train.py: warning: writing {tmp_path.resolve()}/a took 16 s; torchrun kills")
+            assert err.startswith(
+                f"train.py: warning: writing {tmp_path.resolve()}/a took 16 s; torchrun kills"
+            )
             assert "--shutdown-timeout" in err and "--save-every" in err
 
 
@@ -168,7 +180,13 @@ def test_length_of_what_is_appended_to_is_known():
 
 @pytest.mark.parametrize(
     "length, left, size",
-    [(2, b"1\n", 2), (5, b"1\n22\n", 5), (9, b"1\n22\n", 5), (float("inf"), b"1\n22\n", 5), (0, b"", 0)],
+    [
+        (2, b"1\n", 2),
+        (5, b"1\n22\n", 5),
+        (9, b"1\n22\n", 5),
+        (float("inf"), b"1\n22\n", 5),
+        (0, b"", 0),
+    ],
 )
 def test_file_is_cut_to_a_length_and_never_grows(length, left, size):
     """B14: a user may have shortened the file, or this run may be of a build that kept no length."""
@@ -185,7 +203,13 @@ def test_file_that_is_gone_has_the_length_0():
 
 def test_what_killed_processes_had_begun_to_write_is_removed():
     """A1: under the names of a run only. A lock in making is that of a process which wants the folder too."""
-    kept = ["a.tar", "a.tar.tmp", "b.node7-0a1b2c3d.12.tmp", "mine.tmp", "run.lock.node7-0a1b2c3d.12.tmp"]
+    kept = [
+        "a.tar",
+        "a.tar.tmp",
+        "b.node7-0a1b2c3d.12.tmp",
+        "mine.tmp",
+        "run.lock.node7-0a1b2c3d.12.tmp",
+    ]
     for name in ("a.tar.node7-0a1b2c3d.12.tmp", "a.tar.x.tmp", *kept):
         Path(name).touch()
     files.remove_begun(["a.tar"])
@@ -208,7 +232,9 @@ def test_files_are_moved_into_a_folder_with_the_date_the_last_one_last(monkeypat
 
 
 def settings(**more):
-    return argparse.Namespace(**{"data": "d", "evaluate": False, "resume": None, "output_dir": "out", **more})
+    return argparse.Namespace(
+        **{"data": "d", "evaluate": False, "resume": None, "output_dir": "out", **more}
+    )
 
 
 def test_output_folder_is_made_and_paths_stay_what_they_were(tmp_path):

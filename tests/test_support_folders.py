@@ -31,7 +31,9 @@ def data(tmp_path, monkeypatch):
 
 
 def test_complete_data_set_passes_without_a_word(data, capsys):
-    args = data("train/a/1.jpg", "train/b/deep/2.PNG", "val/a/3.jpg", "val/b/4.jpg", "val/labels.txt")
+    args = data(
+        "train/a/1.jpg", "train/b/deep/2.PNG", "val/a/3.jpg", "val/b/4.jpg", "val/labels.txt"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         folders.check(args)
@@ -94,7 +96,9 @@ def test_complete_data_set_passes_without_a_word(data, capsys):
         (["train/a/1.jpg", "val/b/1.jpg"], "val: train/ has no class b"),
     ],
 )
-def test_other_layout_is_refused_in_one_line_of_the_first_process(data, capsys, monkeypatch, files, words):
+def test_other_layout_is_refused_in_one_line_of_the_first_process(
+    data, capsys, monkeypatch, files, words
+):
     args = data(*files)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in ("0", "1"):
@@ -114,11 +118,17 @@ def test_other_layout_is_refused_in_one_line_of_the_first_process(data, capsys, 
     ("classes", "words"),
     [("abc", "no images of 1 of the 3 classes in train/: b"), ("acdefghi", "6 of the 8.*d, e, ")],
 )
-def test_class_without_validation_images_is_a_warning_of_rank_0(data, monkeypatch, capsys, classes, words):
+def test_class_without_validation_images_is_a_warning_of_rank_0(
+    data, monkeypatch, capsys, classes, words
+):
     args = data(*(f"train/{name}/1.jpg" for name in classes), "val/a/1.jpg", "val/c/1.jpg")
     folders.check(args)
     err = capsys.readouterr().err
-    assert err.startswith("distributed.py: warning: ") and re.search(words, err) and err.count("\n") == 1
+    assert (
+        err.startswith("distributed.py: warning: ")
+        and re.search(words, err)
+        and err.count("\n") == 1
+    )
     monkeypatch.setenv("RANK", "1")
     folders.check(args)
     assert capsys.readouterr().err == ""
@@ -136,7 +146,9 @@ def test_validation_images_get_the_labels_that_training_has_for_their_folder(dat
     assert len(dataset) == 2 * len(val)
     wanted = [("abcd".index(name)) for name in sorted(val) for _ in (1, 2)]
     assert [dataset[i][1] for i in range(len(dataset))] == wanted == dataset.targets
-    assert [path.split("/")[-2] for path, _ in dataset.imgs] == [dataset.classes[label] for label in wanted]
+    assert [path.split("/")[-2] for path, _ in dataset.imgs] == [
+        dataset.classes[label] for label in wanted
+    ]
     assert training.targets == [0, 1, 2, 3]
 
 
@@ -165,7 +177,9 @@ def test_hidden_images_inside_a_class_are_refused_in_one_line(data, capsys, part
     args = data("train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/b/1.jpg", f"{part}/{file}")
     folders.check(args)  # it looks no further than the first image of each class
     with pytest.raises(SystemExit) as ended:
-        folders.relabel_like(*(datasets.ImageFolder(f"{args.data}/{name}") for name in ("val", "train")))
+        folders.relabel_like(
+            *(datasets.ImageFolder(f"{args.data}/{name}") for name in ("val", "train"))
+        )
     assert ended.value.code == 2
     words = f"{args.data}/{part}: hidden images would count, 1 in all; remove them: {place}"
     assert capsys.readouterr() == ("", f"distributed.py: error: {words}\n")

@@ -17,7 +17,15 @@ dist = torch.distributed
 
 from patches.support import job, ranks  # noqa: E402
 
-OPTIONS = {"data": "data", "lr": 0.1, "batch_size": 256, "workers": 4, "timeout": 600.0, "local_rank": 0, "resume": ""}
+OPTIONS = {
+    "data": "data",
+    "lr": 0.1,
+    "batch_size": 256,
+    "workers": 4,
+    "timeout": 600.0,
+    "local_rank": 0,
+    "resume": "",
+}
 HOSTS = ("a", "a", "b")
 
 
@@ -39,7 +47,11 @@ def notes(tmp_path, monkeypatch):
             patch.setattr(job, "only_gpu", lambda: None)
             return job.note(argparse.Namespace(**{**OPTIONS, **dict(options)}))
 
-    return lambda common=None, **last: [note(0, **common or {}), note(1, **common or {}), note(2, **last)]
+    return lambda common=None, **last: [
+        note(0, **common or {}),
+        note(1, **common or {}),
+        note(2, **last),
+    ]
 
 
 class Killed(Exception):
@@ -84,9 +96,13 @@ def exchanged(store, notes, timeout=60, before=lambda rank: None):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "rank", lambda: here.rank)
         patch.setattr(ranks, "world_size", lambda: len(notes))
-        quick = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: time.sleep(seconds / 50))
+        quick = SimpleNamespace(
+            monotonic=time.monotonic, sleep=lambda seconds: time.sleep(seconds / 50)
+        )
         patch.setattr(job, "time", quick)
-        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(notes)) if notes[rank]]
+        threads = [
+            threading.Thread(target=run, args=(rank,)) for rank in range(len(notes)) if notes[rank]
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -136,7 +152,10 @@ def test_launcher_that_says_another_number_of_processes_than_a_host_has_is_named
     """A3: all say 2, and host b has 1."""
     got = exchanged(dist.HashStore(), notes({"local": 2}, local=2))
     (text,) = {answer["wrong"] for _, answer in got}
-    assert text == "the ranks of this job differ: processes on the host b: 1, and LOCAL_WORLD_SIZE is 2"
+    assert (
+        text
+        == "the ranks of this job differ: processes on the host b: 1, and LOCAL_WORLD_SIZE is 2"
+    )
 
 
 def host(name, gpu, local):
@@ -177,7 +196,9 @@ def test_one_gpu_is_known_by_what_no_other_has(count, properties, known, monkeyp
     """B5: under older torch by CUDA_VISIBLE_DEVICES."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: SimpleNamespace(**properties))
+    monkeypatch.setattr(
+        "torch.cuda.get_device_properties", lambda index: SimpleNamespace(**properties)
+    )
     assert job.only_gpu() == known
 
 
@@ -194,7 +215,12 @@ def test_rank_that_does_not_come_is_named_by_all_others(missing):
 # A store that has seen other starts of the job
 
 STARTS = st.lists(
-    st.tuples(st.integers(2, 4), st.booleans(), st.one_of(st.none(), st.integers(1, 60)), st.integers(0, 999)),
+    st.tuples(
+        st.integers(2, 4),
+        st.booleans(),
+        st.one_of(st.none(), st.integers(1, 60)),
+        st.integers(0, 999),
+    ),
     min_size=1,
     max_size=4,
 )
@@ -223,7 +249,9 @@ def test_rank_that_comes_alone_does_not_go_on_with_what_an_earlier_start_has_sai
     """A11: an answer is for one process, not for a rank."""
     shared, notes = dist.HashStore(), [host("a", None, 2) for _ in range(2)]
     first = exchanged(Store(shared, 0), notes)
-    assert exchanged(shared, [None, notes[1]], timeout=0.3)[1].args == ("rank 0 has not come within 0.3 s",)
+    assert exchanged(shared, [None, notes[1]], timeout=0.3)[1].args == (
+        "rank 0 has not come within 0.3 s",
+    )
     assert exchanged(shared, notes)[0][0] != first[0][0]
 
 
@@ -255,7 +283,12 @@ def meet(monkeypatch):
     monkeypatch.setattr(job, "_store", None)
     monkeypatch.setattr(job, "_has_own_gpu", False)
     monkeypatch.setattr(job, "note", lambda args: "note")
-    for name, value in (("RANK", 0), ("LOCAL_RANK", 0), ("MASTER_ADDR", "n1"), ("MASTER_PORT", 29500)):
+    for name, value in (
+        ("RANK", 0),
+        ("LOCAL_RANK", 0),
+        ("MASTER_ADDR", "n1"),
+        ("MASTER_PORT", 29500),
+    ):
         monkeypatch.setenv(name, str(value))
 
     def run(exchange, world=2):

@@ -15,14 +15,35 @@ from patches.support import ending, launch, ranks, stop  # noqa: E402
 
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 ADDRESS = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
-PREFIXES = ("MASTER_", "TORCHELASTIC_", "SLURM_", "OMPI_", "MV2_", "PMI", "MPI_", "PALS_", "HOROVOD_", "FLUX_", "JSM_")
+PREFIXES = (
+    "MASTER_",
+    "TORCHELASTIC_",
+    "SLURM_",
+    "OMPI_",
+    "MV2_",
+    "PMI",
+    "MPI_",
+    "PALS_",
+    "HOROVOD_",
+    "FLUX_",
+    "JSM_",
+)
 
 
 def slurm(job, world, tasks, hosts, host, rank, local_rank):
     """What `srun` says to one of its processes."""
-    names = ("JOB_ID", "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "STEP_NODELIST", "NODEID", "PROCID", "LOCALID")
+    names = (
+        "JOB_ID",
+        "STEP_NUM_TASKS",
+        "STEP_TASKS_PER_NODE",
+        "STEP_NODELIST",
+        "NODEID",
+        "PROCID",
+        "LOCALID",
+    )
     return {
-        f"SLURM_{name}": str(value) for name, value in zip(names, (job, world, tasks, hosts, host, rank, local_rank))
+        f"SLURM_{name}": str(value)
+        for name, value in zip(names, (job, world, tasks, hosts, host, rank, local_rank))
     }
 
 
@@ -34,7 +55,9 @@ def mpi(launcher, *place):
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     """Puts variables into an environment without a launcher, which comes back afterwards."""
-    found = [name for name in os.environ if name.startswith(PREFIXES) or launch.A_RANK.fullmatch(name)]
+    found = [
+        name for name in os.environ if name.startswith(PREFIXES) or launch.A_RANK.fullmatch(name)
+    ]
     for name in {*PLACE, *found, "CUDA_VISIBLE_DEVICES"}:
         monkeypatch.setenv(name, "")  # so that it is remembered, whoever sets it in between
         monkeypatch.delenv(name)
@@ -90,28 +113,52 @@ def test_address_that_the_user_has_set_stays_under_srun(environment):
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **ADDRESS}
 STEP = slurm(70001, 4, "2(x2)", "n[1-2]", 1, 3, 1)
 DAEMON = slurm(70001, 2, "1(x2)", "n[1-2]", 1, 1, 0)  # of mpirun below SLURM, one on each host
-SCRIPT = {"SLURM_PROCID": "0", "SLURM_JOB_ID": "70001", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4"}
+SCRIPT = {
+    "SLURM_PROCID": "0",
+    "SLURM_JOB_ID": "70001",
+    "SLURM_NODEID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NTASKS": "4",
+}
 
 
 @pytest.mark.parametrize(
     "variables, place",
     [
         (TORCHRUN, ("3", "4", "1", "2", "node1", "29500")),
-        ({**TORCHRUN, **STEP, **mpi("Open MPI", 0, 2, 0, 1)}, ("3", "4", "1", "2", "node1", "29500")),  # torchrun in it
+        (
+            {**TORCHRUN, **STEP, **mpi("Open MPI", 0, 2, 0, 1)},
+            ("3", "4", "1", "2", "node1", "29500"),
+        ),  # torchrun in it
         # PyTorchJob in Kubernetes: one process on each host, and nothing of the host.
         ({"RANK": "1", "WORLD_SIZE": "2", **ADDRESS}, ("1", "2", "0", "1", "node1", "29500")),
         (STEP, ("3", "4", "1", "2", "n1", "25001")),
-        ({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3"}, ("3", "4", "1", "2", "n1", "25001")),
+        (
+            {**STEP, "PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3"},
+            ("3", "4", "1", "2", "n1", "25001"),
+        ),
         (mpi("Open MPI", 1, 2, 1, 2), ("1", "2", "1", "2", "127.0.0.1", "15007")),
-        ({**mpi("Open MPI", 1, 2, 1, 2), "PMIX_RANK": "1"}, ("1", "2", "1", "2", "127.0.0.1", "15007")),
+        (
+            {**mpi("Open MPI", 1, 2, 1, 2), "PMIX_RANK": "1"},
+            ("1", "2", "1", "2", "127.0.0.1", "15007"),
+        ),
         ({**mpi("Open MPI", 3, 4, 1, 2), **ADDRESS}, ("3", "4", "1", "2", "node1", "29500")),
-        ({**mpi("Open MPI", 3, 4, 1, 2), **DAEMON, **ADDRESS}, ("3", "4", "1", "2", "node1", "29500")),
+        (
+            {**mpi("Open MPI", 3, 4, 1, 2), **DAEMON, **ADDRESS},
+            ("3", "4", "1", "2", "node1", "29500"),
+        ),
         ({**mpi("MVAPICH2", 3, 4, 1, 2), **ADDRESS}, ("3", "4", "1", "2", "node1", "29500")),
         (mpi("MPICH or Intel MPI", 0, 2, 0, 2), ("0", "2", "0", "2", "127.0.0.1", "15007")),
-        ({**mpi("MPICH or Intel MPI", 3, 4, 1, 2), **DAEMON, **ADDRESS}, ("3", "4", "1", "2", "node1", "29500")),
+        (
+            {**mpi("MPICH or Intel MPI", 3, 4, 1, 2), **DAEMON, **ADDRESS},
+            ("3", "4", "1", "2", "node1", "29500"),
+        ),
         # A batch script of SLURM has a few of its variables, and is no step of srun.
         (SCRIPT, ("0", "1", "0", "1", "127.0.0.1", "0")),
-        ({"PMIX_RANK": "", "MY_RANK": "first", "RANKING": "1"}, ("0", "1", "0", "1", "127.0.0.1", "0")),
+        (
+            {"PMIX_RANK": "", "MY_RANK": "first", "RANKING": "1"},
+            ("0", "1", "0", "1", "127.0.0.1", "0"),
+        ),
     ],
 )
 def test_place_is_taken_from_every_launcher_that_says_all_of_it(environment, variables, place):
@@ -128,7 +175,16 @@ def test_option_says_what_an_old_launcher_does_not(environment, given, place):
 
 
 @pytest.mark.parametrize(
-    "name", ["PMIX_RANK", "HOROVOD_RANK", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "PALS_RANKID", "PMI_RANK", "X_PROCID"]
+    "name",
+    [
+        "PMIX_RANK",
+        "HOROVOD_RANK",
+        "FLUX_TASK_RANK",
+        "JSM_NAMESPACE_RANK",
+        "PALS_RANKID",
+        "PMI_RANK",
+        "X_PROCID",
+    ],
 )
 @pytest.mark.parametrize("function", [launch.join, launch.check_single])
 def test_launcher_that_is_not_known_is_refused_by_its_variable(environment, name, function, capsys):
@@ -154,7 +210,10 @@ def test_mpirun_on_several_hosts_needs_an_address(environment, launcher, address
     "variables, words",
     [
         ({"RANK": "first", "WORLD_SIZE": "2", **ADDRESS}, "RANK=first: expected a number"),
-        ({"RANK": "0", "WORLD_SIZE": "", "LOCAL_RANK": "x", **ADDRESS}, "WORLD_SIZE=, LOCAL_RANK=x: expected a number"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "", "LOCAL_RANK": "x", **ADDRESS},
+            "WORLD_SIZE=, LOCAL_RANK=x: expected a number",
+        ),
         (
             {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "-2", **ADDRESS},
             "LOCAL_WORLD_SIZE=-2: expected a number",
@@ -172,7 +231,10 @@ def test_rank_that_is_no_number_is_one_line(environment, variables, words, funct
 @pytest.mark.parametrize(
     "variables, words",
     [
-        ({"WORLD_SIZE": "1"}, "RANK is set: set WORLD_SIZE, MASTER_ADDR and MASTER_PORT too, or none"),
+        (
+            {"WORLD_SIZE": "1"},
+            "RANK is set: set WORLD_SIZE, MASTER_ADDR and MASTER_PORT too, or none",
+        ),
         (ADDRESS, "RANK is set: set WORLD_SIZE, MASTER_ADDR and MASTER_PORT too, or none"),
         (
             {"WORLD_SIZE": "1", **ADDRESS, "MASTER_PORT": "tcp://10.0.0.1:80"},
@@ -189,7 +251,14 @@ def test_launcher_that_says_half_of_it_is_one_line(environment, variables, words
 @pytest.mark.parametrize("seen, local_rank", [("3", "1"), ("0,1,2,3", "0"), ("", "0"), (None, "0")])
 def test_virtual_local_rank_of_torchrun_is_no_rank_on_the_host(environment, seen, local_rank):
     """B5: torchrun --virtual-local-rank says 0 to all, and the host still has one first process."""
-    environment(RANK="5", WORLD_SIZE="8", LOCAL_RANK="0", LOCAL_WORLD_SIZE="4", TORCHELASTIC_RUN_ID="7", **ADDRESS)
+    environment(
+        RANK="5",
+        WORLD_SIZE="8",
+        LOCAL_RANK="0",
+        LOCAL_WORLD_SIZE="4",
+        TORCHELASTIC_RUN_ID="7",
+        **ADDRESS,
+    )
     environment(**{"CUDA_VISIBLE_DEVICES": seen} if seen is not None else {})
     launch.complete(os.environ, -1)
     assert os.environ["LOCAL_RANK"] == local_rank
@@ -218,7 +287,10 @@ def test_script_that_is_one_process_refuses_to_be_several(environment, variables
         assert capsys.readouterr() == ("", "")
         return
     line = last_line(capsys, launch.check_single, argparse.Namespace())
-    assert f"this script is one process on all GPUs, and {count} were started: start it with python" in line
+    assert (
+        f"this script is one process on all GPUs, and {count} were started: start it with python"
+        in line
+    )
 
 
 @pytest.mark.parametrize("local_rank, lines", [(0, 1), (1, 0)])
@@ -313,7 +385,9 @@ def test_job_whose_launcher_is_gone_stops_as_at_a_signal(monkeypatch):
     """A4: a launcher that dies of the same signal is no reason to lose the steps."""
     events, parents = [], iter([7, 7, 1])
     monkeypatch.setattr("os.getppid", lambda: next(parents))
-    monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=lambda seconds: events.append(f"waits {seconds}")))
+    monkeypatch.setattr(
+        launch, "time", SimpleNamespace(sleep=lambda seconds: events.append(f"waits {seconds}"))
+    )
     monkeypatch.setattr(stop, "lose_launcher", lambda: events.append("stops"))
     launch.end_with(7)
     assert events == ["waits 1", "waits 1", "stops"]
@@ -334,13 +408,19 @@ def events(monkeypatch):
 
     monkeypatch.setattr(ending, "at_once", leave)
     monkeypatch.setattr(ranks, "has_process_group", lambda: True)
-    monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: events.append("destroys"))
+    monkeypatch.setattr(
+        "torch.distributed.destroy_process_group", lambda: events.append("destroys")
+    )
     monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=lambda seconds: None))
     return events
 
 
-@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt(), MemoryError()])
-def test_error_is_printed_and_ends_the_process_without_the_other_ranks(events, error, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [RuntimeError("out of memory"), KeyboardInterrupt(), MemoryError()]
+)
+def test_error_is_printed_and_ends_the_process_without_the_other_ranks(
+    events, error, capsys, monkeypatch
+):
     """A6: to leave an NCCL group takes all ranks, so a rank with an error does not try."""
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     with pytest.raises(Gone), launch.clean_exit():

@@ -39,7 +39,9 @@ def processes(monkeypatch, node=None, job=None, rank=0):
         (6, "max 100000\n", 1, 6),
     ],
 )
-def test_every_process_of_the_node_gets_a_share_of_the_cores(monkeypatch, cores, limit, node, workers):
+def test_every_process_of_the_node_gets_a_share_of_the_cores(
+    monkeypatch, cores, limit, node, workers
+):
     opened = builtins.open
 
     def limited(path, *args, **kwargs):
@@ -103,7 +105,9 @@ class Limits:
         (10, 10, 0, 10),
     ],
 )
-def test_limit_of_open_files_is_raised_as_far_as_workers_need(soft, hard, workers, raised, monkeypatch, capsys):
+def test_limit_of_open_files_is_raised_as_far_as_workers_need(
+    soft, hard, workers, raised, monkeypatch, capsys
+):
     """B21: where the hard limit allows it, nobody has to know; the hard one stays."""
     system = Limits(monkeypatch, soft, hard)
     loading.check(argparse.Namespace(workers=workers))
@@ -111,8 +115,12 @@ def test_limit_of_open_files_is_raised_as_far_as_workers_need(soft, hard, worker
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("hard, fails, fitting", [(40, False, 0), (1000000, True, 0), (103, False, 5)])
-def test_too_few_open_files_are_one_line_with_both_ways_out(hard, fails, fitting, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "hard, fails, fitting", [(40, False, 0), (1000000, True, 0), (103, False, 5)]
+)
+def test_too_few_open_files_are_one_line_with_both_ways_out(
+    hard, fails, fitting, monkeypatch, capsys
+):
     """B21: ulimit -n 40 and -j 6 ended in a traceback of os.pipe."""
     processes(monkeypatch)
     soft = 40 if fails else hard
@@ -136,15 +144,21 @@ class Squares(torch.utils.data.Dataset):
         return torch.full((8,), index), index
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="/proc tells how many files are open")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self/fd"), reason="/proc tells how many files are open"
+)
 def test_workers_of_both_loaders_need_no_more_files_than_is_said():
     """B21: 12 files a worker; torch may need more one day."""
     workers, before = 2, len(os.listdir("/proc/self/fd"))
     loaders = [
-        torch.utils.data.DataLoader(Squares(), batch_size=2, num_workers=workers, persistent_workers=True)
+        torch.utils.data.DataLoader(
+            Squares(), batch_size=2, num_workers=workers, persistent_workers=True
+        )
         for _ in range(2)
     ]
-    most = max(len(os.listdir("/proc/self/fd")) for _ in range(2) for loader in loaders for _ in loader)
+    most = max(
+        len(os.listdir("/proc/self/fd")) for _ in range(2) for loader in loaders for _ in loader
+    )
     assert 7 * workers < most - before <= 12 * workers + 12
 
 
@@ -178,7 +192,9 @@ def test_batch_is_split_over_the_processes_of_the_node(batch_size, node, job, ow
         (10, 4, "--batch-size 10: does not divide by the 4 processes of this node; 8 and 12 do"),
     ],
 )
-def test_batch_that_cannot_be_split_is_one_line_with_both_numbers(batch_size, node, words, monkeypatch, capsys):
+def test_batch_that_cannot_be_split_is_one_line_with_both_numbers(
+    batch_size, node, words, monkeypatch, capsys
+):
     monkeypatch.setattr("sys.argv", ["/home/me/distributed.py"])
     for rank in range(min(node, 2)):
         processes(monkeypatch, node, node, rank)
@@ -198,7 +214,11 @@ def test_slices_of_all_ranks_hold_every_index_once_and_in_order(images, world, m
     assert sorted(index for indices in slices for index in indices) == list(range(images))
     assert all(list(indices) == sorted(indices) for indices in slices)
     assert max(map(len, slices)) - min(map(len, slices)) <= 1
-    read = [image.item() for indices in slices for image in torch.utils.data.DataLoader(range(images), sampler=indices)]
+    read = [
+        image.item()
+        for indices in slices
+        for image in torch.utils.data.DataLoader(range(images), sampler=indices)
+    ]
     assert sorted(read) == list(range(images))
 
 

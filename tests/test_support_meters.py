@@ -154,7 +154,9 @@ def test_numbers_of_several_processes_are_those_of_all_their_samples(tmp_path):
     found = sorted(results.get() for _ in range(world))
     assert [rank for rank, *_ in found] == [0, 1, 2]
     for _, line, total in found:
-        assert line == pytest.approx(((0 + 10 + 20) / 3, (4 * (0 + 1 + 2) + 2 * (0 + 10 + 20)) / 18))
+        assert line == pytest.approx(
+            ((0 + 10 + 20) / 3, (4 * (0 + 1 + 2) + 2 * (0 + 10 + 20)) / 18)
+        )
         assert total == (1.5, 25.0, 4)
 
 
@@ -179,7 +181,9 @@ def train(losses, reads):
     "reads, bound",
     [(lambda step: True, 8), (lambda step: step % 5 == 0, 11), (lambda step: False, 20)],
 )
-def test_loss_that_is_not_finite_ends_the_run_where_a_line_is_printed_next(bad, reads, bound, capsys):
+def test_loss_that_is_not_finite_ends_the_run_where_a_line_is_printed_next(
+    bad, reads, bound, capsys
+):
     losses = [0.5] * 7 + [bad] + [0.5] * 12
     taken = []
     with pytest.raises(SystemExit) as ended:
@@ -187,7 +191,10 @@ def test_loss_that_is_not_finite_ends_the_run_where_a_line_is_printed_next(bad, 
     assert ended.value.code == 2
     assert len(taken) == bound
     words = "(learning rate 1e+08); stopped, and the last checkpoint stays as it is"
-    assert capsys.readouterr().err == f"distributed.py: error: epoch 4, step 7: the loss is {bad} {words}\n"
+    assert (
+        capsys.readouterr().err
+        == f"distributed.py: error: epoch 4, step 7: the loss is {bad} {words}\n"
+    )
 
 
 def test_steps_keep_their_numbers_if_the_epoch_was_resumed(capsys):
@@ -226,4 +233,7 @@ def test_weights_that_are_not_finite_end_the_run_after_the_last_batch(capsys):
         finite.check(step)
     with pytest.raises(SystemExit):
         finite.check_all()
-    assert "epoch 0: the loss is finite, the weights are not (learning rate 0.5)" in capsys.readouterr().err
+    assert (
+        "epoch 0: the loss is finite, the weights are not (learning rate 0.5)"
+        in capsys.readouterr().err
+    )

@@ -58,7 +58,9 @@ def test_every_architecture_is_trainable_or_refused_with_a_reason():
     refused = {arch: reason for arch, reason in reasons.items() if reason}
     assert set(refused) == {"googlenet", "inception_v3"}
     assert len(reasons) > 70
-    assert refused["googlenet"] == "in training it gives GoogLeNetOutputs, the loss takes one tensor"
+    assert (
+        refused["googlenet"] == "in training it gives GoogLeNetOutputs, the loss takes one tensor"
+    )
     assert refused["inception_v3"].startswith("it does not take images of 224 x 224 (")
     assert "\n" not in refused["inception_v3"]
 
@@ -104,13 +106,19 @@ def test_what_evaluation_needs_is_checked_too(tmp_path, monkeypatch, capsys):
         def forward(self, images):
             return images, images
 
-    monkeypatch.setitem(models._api.BUILTIN_MODELS, "pair", lambda *, weights=None, num_classes=1000: Pair())
+    monkeypatch.setitem(
+        models._api.BUILTIN_MODELS, "pair", lambda *, weights=None, num_classes=1000: Pair()
+    )
     line = ending(capsys, network.check, arguments(tmp_path, arch="pair", evaluate=True))
-    assert line.endswith("error: --arch pair: in evaluation it gives tuple, the loss takes one tensor")
+    assert line.endswith(
+        "error: --arch pair: in evaluation it gives tuple, the loss takes one tensor"
+    )
 
 
 @pytest.mark.parametrize("classes, outputs", [(3, None), (3, 1000), (1000, 1001)])
-def test_evaluation_of_weights_for_other_classes_is_refused(tmp_path, capsys, downloads, classes, outputs):
+def test_evaluation_of_weights_for_other_classes_is_refused(
+    tmp_path, capsys, downloads, classes, outputs
+):
     """B11: the last layer would be random, or mean other classes."""
     args = arguments(tmp_path, classes, num_classes=outputs, evaluate=True, pretrained=True)
     line = ending(capsys, network.check, args)
@@ -151,9 +159,13 @@ def test_more_outputs_than_classes_can_be_asked_for(tmp_path):
     assert network.build(args).fc.out_features == 1000
 
 
-def test_model_that_someone_registered_without_weights_is_fine_unless_they_are_asked_for(tmp_path, monkeypatch):
+def test_model_that_someone_registered_without_weights_is_fine_unless_they_are_asked_for(
+    tmp_path, monkeypatch
+):
     def own(*, weights=None, num_classes=1000):
-        return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, num_classes))
+        return torch.nn.Sequential(
+            torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, num_classes)
+        )
 
     monkeypatch.setitem(models._api.BUILTIN_MODELS, "own", own)
     args = arguments(tmp_path, arch="own")
@@ -180,7 +192,9 @@ def test_model_that_someone_registered_without_weights_is_fine_unless_they_are_a
         ({"classes": 0}, "there are no class folders in its train/"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line_of_the_first_process(tmp_path, capsys, monkeypatch, changes, words):
+def test_what_cannot_work_is_refused_in_one_line_of_the_first_process(
+    tmp_path, capsys, monkeypatch, changes, words
+):
     args = arguments(tmp_path, **changes)
     for rank in (0, 1):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
@@ -267,7 +281,9 @@ def test_weights_that_cannot_be_had_are_one_line(error, words, monkeypatch, tmp_
 def test_weights_are_those_that_pretrained_true_has_always_meant(tmp_path, monkeypatch):
     args = arguments(tmp_path, arch="resnet50", num_classes=1000)
     asked = []
-    monkeypatch.setattr("torchvision.models._api.WeightsEnum.get_state_dict", lambda self, **_: asked.append(self))
+    monkeypatch.setattr(
+        "torchvision.models._api.WeightsEnum.get_state_dict", lambda self, **_: asked.append(self)
+    )
     for call in (
         lambda: network.build(args, pretrained=True),
         lambda: models.resnet50(pretrained=True),

@@ -13,7 +13,11 @@ from tiny_run import begin_again, net, new_process, settings, state_of  # noqa: 
 
 from patches.support import files, output_folder, owner  # noqa: E402
 
-NAMES = LAST, PREVIOUS, BEST = "checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar"
+NAMES = LAST, PREVIOUS, BEST = (
+    "checkpoint.pth.tar",
+    "checkpoint_previous.pth.tar",
+    "model_best.pth.tar",
+)
 CSV, LIST = "dataparallel.csv", "skipped_images.txt"
 
 
@@ -69,7 +73,9 @@ def test_resume_auto_goes_on_from_the_previous_one_and_says_so(broken, capsys, m
     assert capsys.readouterr().err.startswith(f"train.py: {LAST}: cannot be read: ")
     assert not os.path.samefile(LAST, PREVIOUS)  # the run may still be refused
     output_folder.begin(PREVIOUS, {})
-    assert os.path.samefile(LAST, PREVIOUS)  # which is the newest now, and not what the next save puts aside
+    assert os.path.samefile(
+        LAST, PREVIOUS
+    )  # which is the newest now, and not what the next save puts aside
     begin_again(monkeypatch)
     flip(LAST)
     path, problem = take(resume="auto")
@@ -89,18 +95,26 @@ def test_disk_without_room_for_the_checkpoints_is_refused(monkeypatch):
     assert output_folder.lack_of_room(model, None) is None
     free["free"] = 190
     problem = output_folder.lack_of_room(model, None)
-    assert problem.endswith("0.0 MB free, and checkpoints take up to 0.0 MB; choose another --output-dir")
+    assert problem.endswith(
+        "0.0 MB free, and checkpoints take up to 0.0 MB; choose another --output-dir"
+    )
     Path(LAST).write_bytes(bytes(66))  # which it will replace
     os.link(LAST, BEST)
     assert output_folder.lack_of_room(model, LAST) is None
-    assert output_folder.lack_of_room(model, None) == problem  # a new run keeps them, in a folder of their own
+    assert (
+        output_folder.lack_of_room(model, None) == problem
+    )  # a new run keeps them, in a folder of their own
 
 
 # Whose folder
 
 
-@pytest.mark.parametrize("goes_on", [LAST, "link/" + LAST, "../out/mine", "latest", "../elsewhere/latest"])
-def test_checkpoint_of_the_folder_may_be_resumed_however_it_is_named(goes_on, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "goes_on", [LAST, "link/" + LAST, "../out/mine", "latest", "../elsewhere/latest"]
+)
+def test_checkpoint_of_the_folder_may_be_resumed_however_it_is_named(
+    goes_on, tmp_path, monkeypatch
+):
     """A7: a file in the folder is the run's own, also if it is a link to another disk, or is named by a link."""
     for name in ("out", "elsewhere"):
         (tmp_path / name).mkdir()
@@ -168,7 +182,9 @@ def test_folder_that_cannot_be_locked_is_one_line(monkeypatch, tmp_path):
     assert take() == (None, f"{tmp_path}: cannot be locked for this job: No space left on device")
 
 
-@pytest.mark.parametrize("given", [{"resume": "auto"}, {"resume": LAST}, {"pretrained": True}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{"resume": "auto"}, {"resume": LAST}, {"pretrained": True}], ids=str
+)
 def test_evaluation_only_reads(given, monkeypatch):
     """B12: it may be in the folder of a running job, and of one that was killed."""
     monkeypatch.setattr(output_folder, "why_wrong_head", lambda args: None)
@@ -185,7 +201,10 @@ def test_evaluation_only_reads(given, monkeypatch):
 
 
 def test_there_has_to_be_something_to_evaluate(tmp_path):
-    assert take(evaluate=True, resume="auto") == (None, f"--evaluate: there are no weights in {tmp_path}")
+    assert take(evaluate=True, resume="auto") == (
+        None,
+        f"--evaluate: there are no weights in {tmp_path}",
+    )
 
 
 def test_pretrained_weights_are_evaluated_if_no_checkpoint_is_there_and_they_fit(monkeypatch):

@@ -57,7 +57,13 @@ def passing(monkeypatch):
 
 def lock_of(**more):
     """A lock of a process of this machine; of this one, if nothing else is said."""
-    me = {"owner": "they", "run": "r1", "host": "node7", "pid": os.getpid(), "since": "2026-12-02 10:00:00"}
+    me = {
+        "owner": "they",
+        "run": "r1",
+        "host": "node7",
+        "pid": os.getpid(),
+        "since": "2026-12-02 10:00:00",
+    }
     return {**me, "machine": owner.machine(), "born": owner.born(os.getpid()), **more}
 
 
@@ -94,7 +100,11 @@ def test_second_owner_is_refused_in_one_line(tmp_path):
         f"{tmp_path}: another job writes here since 2026-12-02 10:00:00 (process {os.getpid()} on node7, run r1): "
         "wait for its end, or choose another --output-dir"
     )
-    assert (owner._mine, os.listdir(), Path(owner.LOCK).read_bytes()) == (None, [owner.LOCK], before)
+    assert (owner._mine, os.listdir(), Path(owner.LOCK).read_bytes()) == (
+        None,
+        [owner.LOCK],
+        before,
+    )
 
 
 TAKES = "import time; from patches.support import owner; print(owner.take(), flush=True); time.sleep(600)"
@@ -102,7 +112,9 @@ TAKES = "import time; from patches.support import owner; print(owner.take(), flu
 
 def test_owner_that_is_killed_is_gone_at_once(capsys):
     """A2: two true processes. A zombie, whose parent has not asked how it ended, is gone as well."""
-    with subprocess.Popen([sys.executable, "-c", TAKES], env=environment(), stdout=subprocess.PIPE, text=True) as first:
+    with subprocess.Popen(
+        [sys.executable, "-c", TAKES], env=environment(), stdout=subprocess.PIPE, text=True
+    ) as first:
         try:
             assert first.stdout.readline() == "None\n"
             host = socket.gethostname()
@@ -122,7 +134,9 @@ def test_process_that_is_gone_or_has_given_its_number_to_another_one_is_no_owner
     put(**other)
     assert owner.take() is None
     pid = other.get("pid", os.getpid())
-    assert capsys.readouterr().out == f"run.lock: its owner is gone (process {pid} on node7, run r1)\n"
+    assert (
+        capsys.readouterr().out == f"run.lock: its owner is gone (process {pid} on node7, run r1)\n"
+    )
     assert there()["owner"] == owner._mine["owner"] != "they"
 
 
@@ -137,7 +151,10 @@ def test_owner_on_another_machine_is_alive_if_its_lock_changes(passing, capsys):
     clock = passing(touch)
     assert "another job writes here" in owner.take()
     assert clock.now == 3
-    assert capsys.readouterr().out == "run.lock is of node7: looking for up to 60 s if that job lives\n"
+    assert (
+        capsys.readouterr().out
+        == "run.lock is of node7: looking for up to 60 s if that job lives\n"
+    )
 
 
 def test_owner_on_another_machine_is_gone_if_its_lock_does_not_change(passing, capsys):
@@ -172,7 +189,9 @@ def test_process_whose_begin_is_unknown_is_alive_if_its_lock_changes(passing, mo
     assert owner.take() is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"null", b"[1]", b"\xff\xfe\x00", b'{"pid": 7}', b"\0" * 90])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"null", b"[1]", b"\xff\xfe\x00", b'{"pid": 7}', b"\0" * 90]
+)
 def test_damaged_lock_counts_for_as_long_as_it_changes(content, passing):
     """A2: a machine that lost its power may leave an empty lock, a disk without links a half one."""
     Path(owner.LOCK).write_bytes(content)
@@ -278,7 +297,11 @@ for number in range(rounds):
 def test_one_of_several_processes_wins():
     """A2: three processes at once for one folder, mostly with the lock of a dead owner in it, in 40 rounds."""
     done = subprocess.run(
-        [sys.executable, "-c", CONTEST], env=environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", CONTEST],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -318,7 +341,9 @@ def test_owner_touches_its_lock_until_it_is_anothers(passing, monkeypatch):
         seen.append(os.stat(owner.LOCK).st_mtime_ns > 1)
         os.utime(owner.LOCK, ns=(1, 1))
         if number == 2:
-            monkeypatch.setattr(owner, "read", lambda: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+            monkeypatch.setattr(
+                owner, "read", lambda: (_ for _ in ()).throw(OSError(5, "Input/output error"))
+            )
         if number == 3:
             monkeypatch.setattr(owner, "read", there)
         if number == 4:

@@ -62,7 +62,9 @@ def test_new_run_has_an_id_and_a_seed_of_its_own():
 
 
 @pytest.mark.parametrize(
-    "given, held, seed", [(None, 5, 5), (7, 5, 5), (7, None, 7), (None, 0, 0), (0, None, 0)], ids=str
+    "given, held, seed",
+    [(None, 5, 5), (7, 5, 5), (7, None, 7), (None, 0, 0), (0, None, 0)],
+    ids=str,
 )
 def test_seed_is_the_checkpoints_then_the_command_lines(given, held, seed):
     """B4: an unfinished epoch follows from it, so a resumed run keeps it."""
@@ -117,7 +119,10 @@ def test_checkpoint_of_the_run_itself_ends_no_job(monkeypatch):
     run.save(save)
     begin_again(monkeypatch)
     run_of(net(), state={"run": run.id}).save(save)
-    assert sorted(path.name for path in Path().iterdir()) == [output_folder.LAST, output_folder.PREVIOUS]
+    assert sorted(path.name for path in Path().iterdir()) == [
+        output_folder.LAST,
+        output_folder.PREVIOUS,
+    ]
 
 
 def save(state, is_best):
@@ -128,7 +133,9 @@ def save(state, is_best):
 # Positions
 
 
-@pytest.mark.parametrize("world, images, batch, step", [(1, 12, 4, 3), (2, 16, 4, 2), (2, 70, 4, 9), (4, 70, 8, 3)])
+@pytest.mark.parametrize(
+    "world, images, batch, step", [(1, 12, 4, 3), (2, 16, 4, 2), (2, 70, 4, 9), (4, 70, 8, 3)]
+)
 def test_steps_that_are_done_are_counted_over_all_ranks(world, images, batch, step, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", str(world))
     run = run_of(net(), args=settings(batch_size=batch), state={"epoch": 0, "images": images})
@@ -258,4 +265,7 @@ def test_a_stopped_run_saves_and_ends_with_status_75(monkeypatch, capsys):
         run.save_and_exit(lambda state, is_best: events.append(state["step"]))
     assert ended.value.code == stop.STATUS == 75
     assert events == [2, "all have saved"]
-    assert capsys.readouterr().out == "stopped by a signal, and saved: --resume auto goes on from here\n"
+    assert (
+        capsys.readouterr().out
+        == "stopped by a signal, and saved: --resume auto goes on from here\n"
+    )

@@ -30,11 +30,20 @@ class Own:
 
 def foreign(**more):
     """What many scripts save that grew out of the same example."""
-    return {"epoch": 2, "arch": "tiny", "state_dict": weights("module."), "best_acc1": 61.25, **more}
+    return {
+        "epoch": 2,
+        "arch": "tiny",
+        "state_dict": weights("module."),
+        "best_acc1": 61.25,
+        **more,
+    }
 
 
 def weights(prefix=""):
-    return {f"{prefix}{name}": torch.full((2,), value) for name, value in (("weight", 1.0), ("bias", 2.0))}
+    return {
+        f"{prefix}{name}": torch.full((2,), value)
+        for name, value in (("weight", 1.0), ("bias", 2.0))
+    }
 
 
 # B17
@@ -85,7 +94,9 @@ def test_pickle_protocol_that_torch_reads_only_with_code_is_named():
     torch.save(foreign(), "a", pickle_protocol=4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(ValueError, match=r"^a: cannot be read: it holds operand 149, .*checkpoint$"):
+        with pytest.raises(
+            ValueError, match=r"^a: cannot be read: it holds operand 149, .*checkpoint$"
+        ):
             saved.read("a")
     assert saved.read("a", trusted=True)["epoch"] == 2
 
@@ -94,11 +105,15 @@ def test_class_that_is_not_there_is_one_line_though_trusted(monkeypatch):
     """B17: the other script's own class."""
     torch.save(foreign(args=Own()), "a")
     monkeypatch.delattr(f"{__name__}.Own")
-    with pytest.raises(ValueError, match=r"^a: cannot be read: Can't get attribute 'Own' on <module .*$"):
+    with pytest.raises(
+        ValueError, match=r"^a: cannot be read: Can't get attribute 'Own' on <module .*$"
+    ):
         saved.read("a", trusted=True)
 
 
-@pytest.mark.parametrize("content", [b"", b"text\n", b"\x80\x02junk", pickle.dumps([1], 2), b"PK\x03\x04" + bytes(40)])
+@pytest.mark.parametrize(
+    "content", [b"", b"text\n", b"\x80\x02junk", pickle.dumps([1], 2), b"PK\x03\x04" + bytes(40)]
+)
 @pytest.mark.parametrize("trusted", [False, True])
 def test_broken_file_is_one_line_without_colours_and_never_a_matter_of_trust(content, trusted):
     """B17: to trust it would not help."""

@@ -115,7 +115,9 @@ def test_a_resumed_epoch_keeps_the_order_of_its_checkpoint(world, given, monkeyp
     for rank in range(world):
         orders = []
         for run in (first, resumed):
-            sampler = torch.utils.data.DistributedSampler(range(60), world, rank, seed=run.args.seed or 0)
+            sampler = torch.utils.data.DistributedSampler(
+                range(60), world, rank, seed=run.args.seed or 0
+            )
             sampler.set_epoch(2)
             orders.append(list(seeds.SamplesLeft(sampler, run)))
         whole, left = orders
@@ -173,7 +175,9 @@ def test_augmentation_seeds_are_derived_where_images_are_loaded(monkeypatch):
             return random.random()
 
     loaded = seeds.SeededImages(Draws())[pairs[0]]
-    assert loaded == random.Random(derived(7, 3, pairs[0][0])).random()  # as the checkpoints of old have it
+    assert (
+        loaded == random.Random(derived(7, 3, pairs[0][0])).random()
+    )  # as the checkpoints of old have it
 
 
 # What a step draws

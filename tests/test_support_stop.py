@@ -70,9 +70,12 @@ for names, ignored in [*[((name,), False) for name in stop.NAMES], (("SIGHUP", "
 def test_signals_of_schedulers_and_people_are_heard_while_the_main_thread_waits_for_another_rank():
     """A4: SIGHUP killed the ranks, and a handler in Python is not called in a collective; `nohup` is obeyed."""
     env = environment(RANK=None, WORLD_SIZE=None)
-    done = subprocess.run([sys.executable, "-c", BLOCKED], env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED], env=env, capture_output=True, text=True, timeout=300
+    )
     lines = [
-        f"stopped by {name} before the first step: there was nothing to save\n75\n" for name in (*stop.NAMES, "SIGUSR1")
+        f"stopped by {name} before the first step: there was nothing to save\n75\n"
+        for name in (*stop.NAMES, "SIGUSR1")
     ]
     assert done.stdout == "".join(lines), done.stderr
 
@@ -92,14 +95,18 @@ def heard(*numbers):
 def test_signal_during_training_asks_the_watch(monkeypatch, ends, capsys):
     """A10: then there is something to save, and the watch says what is done."""
     asked = []
-    monkeypatch.setattr(stop, "_watch", SimpleNamespace(asked=SimpleNamespace(set=lambda: asked.append(True))))
+    monkeypatch.setattr(
+        stop, "_watch", SimpleNamespace(asked=SimpleNamespace(set=lambda: asked.append(True)))
+    )
     heard(signal.SIGHUP, signal.SIGCHLD, signal.SIGTERM)  # somebody else may listen for SIGCHLD
     assert asked == [True, True] and ends == []
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_signal_before_the_first_step_ends_the_process_with_a_true_line(rank, monkeypatch, ends, capsys):
+def test_signal_before_the_first_step_ends_the_process_with_a_true_line(
+    rank, monkeypatch, ends, capsys
+):
     """A10: nothing was saved, and the status still says: run it again."""
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -111,7 +118,9 @@ def test_signal_before_the_first_step_ends_the_process_with_a_true_line(rank, mo
 
 # Ctrl-C
 
-SECOND = "distributed.py: warning: it stops after this step; press Ctrl-C again to quit without saving\n"
+SECOND = (
+    "distributed.py: warning: it stops after this step; press Ctrl-C again to quit without saving\n"
+)
 THIRD = "distributed.py: warning: quit without saving\n"
 
 
@@ -151,7 +160,9 @@ def test_what_torchrun_makes_of_ctrl_c_counts(clock, ends, capsys, monkeypatch):
 def test_sigterm_of_a_scheduler_is_no_ctrl_c(clock, ends, monkeypatch):
     """A9: however often it comes, and if the launcher goes then, all is saved."""
     asked = []
-    monkeypatch.setattr(stop, "_watch", SimpleNamespace(asked=SimpleNamespace(set=lambda: asked.append(True))))
+    monkeypatch.setattr(
+        stop, "_watch", SimpleNamespace(asked=SimpleNamespace(set=lambda: asked.append(True)))
+    )
     for _ in range(5):
         heard(signal.SIGTERM)
         clock[0] += 2
@@ -172,7 +183,9 @@ def test_launcher_that_is_gone_before_the_first_step_is_named(ends, capsys):
 
 def test_process_has_one_watch_and_without_it_nothing_stops(monkeypatch):
     made = []
-    monkeypatch.setattr(stop, "Watch", lambda timeout: made.append(timeout) or SimpleNamespace(beats=0))
+    monkeypatch.setattr(
+        stop, "Watch", lambda timeout: made.append(timeout) or SimpleNamespace(beats=0)
+    )
     stop.beat()
     assert not stop.is_due() and not stop.is_coming()
     stop.watch(5)

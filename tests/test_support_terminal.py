@@ -18,7 +18,9 @@ def place(monkeypatch):
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.argv", ["/a/folder/distributed.py"])
-    return lambda *values: [monkeypatch.setenv(name, str(value)) for name, value in zip(NAMES, values)]
+    return lambda *values: [
+        monkeypatch.setenv(name, str(value)) for name, value in zip(NAMES, values)
+    ]
 
 
 # Who speaks
@@ -127,7 +129,9 @@ def test_lines_are_kept_again_when_there_is_a_reader_again(opened, tmp_path):
         ("ascii", "Grüße", b"Gr\\xfc\\xdfe\n"),
     ],
 )
-def test_name_that_the_terminal_has_no_characters_for_is_no_error(opened, encoding, line, kept, tmp_path):
+def test_name_that_the_terminal_has_no_characters_for_is_no_error(
+    opened, encoding, line, kept, tmp_path
+):
     """A13: nor does a file name end the job."""
     opened(tmp_path / "log", encoding=encoding)
     terminal.print_once(line)

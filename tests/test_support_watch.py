@@ -48,11 +48,17 @@ def work(one, pieces, dice):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_all_ranks_stop_after_the_same_piece_whoever_was_asked_and_however_far_ahead_it_was(seed, watches):
+def test_all_ranks_stop_after_the_same_piece_whoever_was_asked_and_however_far_ahead_it_was(
+    seed, watches
+):
     dice = random.Random(seed)
     ranks, pieces, ends = watches(3), [], {}
     threads = [
-        threading.Thread(target=lambda one=one: ends.update({one.rank: work(one, pieces, random.Random(one.rank))}))
+        threading.Thread(
+            target=lambda one=one: ends.update(
+                {one.rank: work(one, pieces, random.Random(one.rank))}
+            )
+        )
         for one in ranks
     ]
     for thread in threads:
@@ -88,7 +94,9 @@ def test_a_piece_that_can_be_left_is_left_by_all_ranks_in_it_and_ended_by_none(w
 
 def test_a_rank_that_does_not_move_is_named(watches, monkeypatch):
     said = []
-    monkeypatch.setattr(watch.Watch, "give_up", lambda self, why: (said.append(why), time.sleep(60)))
+    monkeypatch.setattr(
+        watch.Watch, "give_up", lambda self, why: (said.append(why), time.sleep(60))
+    )
     stuck, waiting = watches(2, timeout=2)
     stuck.is_due(), waiting.is_due()
     waiting.beats += 1  # it has its batch
@@ -98,7 +106,9 @@ def test_a_rank_that_does_not_move_is_named(watches, monkeypatch):
     assert said[0] == "rank 0 hangs: nothing has moved for --timeout 2 s"
 
 
-def test_no_thread_is_left_in_a_store_when_python_ends_and_others_hear_where_the_rank_ended(watches):
+def test_no_thread_is_left_in_a_store_when_python_ends_and_others_hear_where_the_rank_ended(
+    watches,
+):
     gone, left = watches(2)
     assert ending._duties == [gone.end, left.end]
     gone.is_due(), left.is_due(), left.is_due()
@@ -181,12 +191,18 @@ def test_ranks_of_one_host_share_a_store_of_their_own(job, monkeypatch):
 @pytest.mark.parametrize(
     "name, own, host",
     [
-        ("n1", "10.0.0.7", "10.0.0.7"),  # rank 0 may be on another host than the store of the launcher
+        (
+            "n1",
+            "10.0.0.7",
+            "10.0.0.7",
+        ),  # rank 0 may be on another host than the store of the launcher
         ("n1", "127.0.0.1", "n1"),  # on n1 itself its name may mean that
         ("10.0.0.1", "10.0.0.1", "10.0.0.1"),
     ],
 )
-def test_ranks_of_several_hosts_find_the_store_where_rank_0_meets_them(job, monkeypatch, name, own, host):
+def test_ranks_of_several_hosts_find_the_store_where_rank_0_meets_them(
+    job, monkeypatch, name, own, host
+):
     """A5: the address is the one by which rank 0 reaches MASTER_ADDR; others do not reach its 127.0.0.1."""
     made, asked = [], []
 
@@ -201,9 +217,15 @@ def test_ranks_of_several_hosts_find_the_store_where_rank_0_meets_them(job, monk
         made.append((name, port, world, is_first))
         return SimpleNamespace(host=name, port=port or 5)
 
-    monkeypatch.setattr(socket, "create_connection", lambda place, timeout: asked.append(place) or Connection())
+    monkeypatch.setattr(
+        socket, "create_connection", lambda place, timeout: asked.append(place) or Connection()
+    )
     monkeypatch.setattr(dist, "TCPStore", store)
-    for variable, value in (("LOCAL_WORLD_SIZE", "1"), ("MASTER_ADDR", name), ("MASTER_PORT", "29500")):
+    for variable, value in (
+        ("LOCAL_WORLD_SIZE", "1"),
+        ("MASTER_ADDR", name),
+        ("MASTER_PORT", "29500"),
+    ):
         monkeypatch.setenv(variable, value)
     job()
     assert asked == [(name, 29500)]

@@ -5,19 +5,23 @@ import re
 import libcst as cst
 import pytest
 
-from patcher import syntax
+from patcher.tree import syntax
 
 
 def node(source: str) -> cst.BaseExpression:
     return cst.parse_expression(source)
 
 
-@pytest.mark.parametrize("source, is_one", [("a.view(1)", True), ("a.b().view()", True), ("a[0].view", False)])
+@pytest.mark.parametrize(
+    "source, is_one", [("a.view(1)", True), ("a.b().view()", True), ("a[0].view", False)]
+)
 def test_method_call_is_a_call_of_an_attribute(source, is_one):
     assert syntax.is_method_call(node(source), "view") == is_one
 
 
-@pytest.mark.parametrize("source", ["view(1)", "a.viewer(1)", "a.view.b(1)", "a.view[0](1)", "a(view)"])
+@pytest.mark.parametrize(
+    "source", ["view(1)", "a.viewer(1)", "a.view.b(1)", "a.view[0](1)", "a(view)"]
+)
 def test_look_alike_of_a_method_call_is_none(source):
     assert not syntax.is_method_call(node(source), "view")
 
@@ -89,7 +93,9 @@ def test_argument_is_found_by_keyword_only():
     ],
 )
 def test_argument_is_added_as_the_others_are_laid_out(call, after):
-    assert cst.Module([]).code_for_node(syntax.with_argument(node(call), "k", cst.Name("v"))) == after
+    assert (
+        cst.Module([]).code_for_node(syntax.with_argument(node(call), "k", cst.Name("v"))) == after
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,11 @@ class Removing:
 
     def on_leave(self, original, updated):
         call = syntax.expression(updated)
-        return cst.RemovalSentinel.REMOVE if call is not None and syntax.is_call(call, "go") else updated
+        return (
+            cst.RemovalSentinel.REMOVE
+            if call is not None and syntax.is_call(call, "go")
+            else updated
+        )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +162,10 @@ def test_comments_of_a_removed_statement_stay_above_the_next(before, after):
     assert function.with_changes(body=body).code == head + indented(after) + "x()\n"
     if "of go" not in before:
         (block,) = (
-            syntax.without(node.body, lambda line: "go" in cst.Module([line]).code) for node in function.body[:1]
+            syntax.without(node.body, lambda line: "go" in cst.Module([line]).code)
+            for node in function.body[:1]
         )
-        result = function.with_changes(body=[function.body[0].with_changes(body=block), *function.body[1:]]).code
+        result = function.with_changes(
+            body=[function.body[0].with_changes(body=block), *function.body[1:]]
+        ).code
         assert re.findall("#.*", result) == re.findall("#.*", before)

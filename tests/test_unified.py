@@ -9,7 +9,7 @@ from conftest import environment
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from patcher.unified import diff, lines
+from patcher.core.unified import diff, lines
 
 GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CEILING_DIRECTORIES": "/"}
 
@@ -83,12 +83,20 @@ def test_tool_finds_the_file_by_its_name(tmp_path, tool, name):
     (tmp_path / old).write_bytes(b"a\n")
     text = diff(b"a\n", b"b\n", f"a/{old}", f"b/{old}") + diff(None, b"c\n", f"a/{new}", f"b/{new}")
     wanted = {old: b"b\n", new: b"c\n"}
-    if b" " not in name or tool == "git apply":  # patch takes no blanks there, from git itself either
+    if (
+        b" " not in name or tool == "git apply"
+    ):  # patch takes no blanks there, from git itself either
         text += diff(None, b"", f"a/{empty}", f"b/{empty}")
         wanted[empty] = b""
-    done = subprocess.run(tool.split(), cwd=tmp_path, input=text, env=environment(**GIT), capture_output=True)
+    done = subprocess.run(
+        tool.split(), cwd=tmp_path, input=text, env=environment(**GIT), capture_output=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    found = {
+        str(path.relative_to(tmp_path)): path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
     assert found == wanted
 
 
@@ -97,7 +105,9 @@ def test_header_is_that_of_git(tmp_path, name):
     """T6: the quotes are git's own."""
 
     def git(*argv):
-        done = subprocess.run(["git", *argv], cwd=tmp_path, env=environment(**GIT), check=True, capture_output=True)
+        done = subprocess.run(
+            ["git", *argv], cwd=tmp_path, env=environment(**GIT), check=True, capture_output=True
+        )
         return done.stdout
 
     git("init", "-q")
@@ -111,7 +121,9 @@ def test_header_is_that_of_git(tmp_path, name):
 
 @pytest.mark.parametrize("tool", ["git apply --whitespace=nowarn", "patch -p1 --silent"])
 @given(before=st.one_of(st.none(), sources.filter(bool)), after=sources.filter(bool))
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_tool_makes_the_new_bytes_of_the_old_ones(tmp_path, tool, before, after):
     if shutil.which(tool.split()[0]) is None:
         pytest.skip(f"{tool.split()[0]} is not installed")
@@ -121,6 +133,8 @@ def test_tool_makes_the_new_bytes_of_the_old_ones(tmp_path, tool, before, after)
         (tmp_path / "d/f").write_bytes(before)
     text = diff(before, after, "a/d/f", "b/d/f")
     if text:
-        done = subprocess.run(tool.split(), cwd=tmp_path, input=text, env=environment(**GIT), capture_output=True)
+        done = subprocess.run(
+            tool.split(), cwd=tmp_path, input=text, env=environment(**GIT), capture_output=True
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "d/f").read_bytes() == after

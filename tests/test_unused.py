@@ -3,7 +3,7 @@
 import libcst as cst
 import pytest
 
-from patcher import unused
+from patcher.tree import unused
 
 
 def removed(before: str, after: str) -> str:
@@ -21,16 +21,31 @@ def body(*lines: str) -> str:
 @pytest.mark.parametrize(
     "before, after, left",
     [
-        pytest.param("import a\nimport b\na.x(b)\n", "import a\nimport b\nx(b)\n", "import b\nx(b)\n", id="import"),
+        pytest.param(
+            "import a\nimport b\na.x(b)\n",
+            "import a\nimport b\nx(b)\n",
+            "import b\nx(b)\n",
+            id="import",
+        ),
         pytest.param("import a as b\nb.x()\n", "import a as b\nx()\n", "x()\n", id="import as"),
-        pytest.param("from a import b, c\nb(c)\n", "from a import b, c\nb()\n", "from a import b\nb()\n", id="from"),
+        pytest.param(
+            "from a import b, c\nb(c)\n",
+            "from a import b, c\nb()\n",
+            "from a import b\nb()\n",
+            id="from",
+        ),
         pytest.param(
             "from a import (\n    b,\n    c,\n)\nb(c)\n",
             "from a import (\n    b,\n    c,\n)\nb()\n",
             "from a import (\n    b,\n)\nb()\n",
             id="from, over lines",
         ),
-        pytest.param("def g():\n    g()\ng()\n", "def g():\n    g()\nx()\n", "x()\n", id="function that calls itself"),
+        pytest.param(
+            "def g():\n    g()\ng()\n",
+            "def g():\n    g()\nx()\n",
+            "x()\n",
+            id="function that calls itself",
+        ),
         pytest.param(
             "import a\ndef g():\n    a.x()\ng()\n",
             "import a\ndef g():\n    a.x()\nx()\n",
@@ -90,28 +105,66 @@ def test_what_is_no_longer_read_goes(before, after, left):
 @pytest.mark.parametrize(
     "before, after",
     [
-        pytest.param("import a\nx()\n", "import a\nx(1)\n", id="import that upstream did not use either"),
-        pytest.param("import a.b\na.b.x()\n", "import a.b\nx()\n", id="import of a part, which may have an effect"),
-        pytest.param("import a\na.x()\n", "import a\ndef f(a):\n    a.x()\n", id="name that is read somewhere"),
-        pytest.param("import a; y()\na.x()\n", "import a; y()\nx()\n", id="import that shares its line"),
+        pytest.param(
+            "import a\nx()\n", "import a\nx(1)\n", id="import that upstream did not use either"
+        ),
+        pytest.param(
+            "import a.b\na.b.x()\n",
+            "import a.b\nx()\n",
+            id="import of a part, which may have an effect",
+        ),
+        pytest.param(
+            "import a\na.x()\n",
+            "import a\ndef f(a):\n    a.x()\n",
+            id="name that is read somewhere",
+        ),
+        pytest.param(
+            "import a; y()\na.x()\n", "import a; y()\nx()\n", id="import that shares its line"
+        ),
         pytest.param("def main():\n    x()\nmain()\n", "def main():\n    x()\n", id="main"),
-        pytest.param("@y\ndef g():\n    x()\ng()\n", "@y\ndef g():\n    x()\n", id="decorated function"),
+        pytest.param(
+            "@y\ndef g():\n    x()\ng()\n", "@y\ndef g():\n    x()\n", id="decorated function"
+        ),
         pytest.param(body("x = y()", "z(x)"), body("x = y()", "z()"), id="value with an effect"),
         pytest.param(body("x = z = 1", "y(x, z)"), body("x = z = 1", "y(z)"), id="two targets"),
-        pytest.param(body("x = 1; y()", "z(x)"), body("x = 1; y()", "z()"), id="variable that shares its line"),
+        pytest.param(
+            body("x = 1; y()", "z(x)"),
+            body("x = 1; y()", "z()"),
+            id="variable that shares its line",
+        ),
         pytest.param(body("x, z = 1, 2", "y(x)"), body("x, z = 1, 2", "y()"), id="tuple"),
-        pytest.param(body("x = 1", "y(x)", "del x"), body("x = 1", "y()", "del x"), id="variable that is deleted"),
-        pytest.param(body("x = 1", "x += 1", "y(x)"), body("x = 1", "x += 1", "y()"), id="variable that is counted up"),
+        pytest.param(
+            body("x = 1", "y(x)", "del x"),
+            body("x = 1", "y()", "del x"),
+            id="variable that is deleted",
+        ),
+        pytest.param(
+            body("x = 1", "x += 1", "y(x)"),
+            body("x = 1", "x += 1", "y()"),
+            id="variable that is counted up",
+        ),
         pytest.param(
             "def g(a, b):\n    y(a, b)\ng(a=1, b=2)\n",
             "def g(a, b):\n    y(b)\ng(a=1, b=2)\n",
             id="argument by keyword",
         ),
-        pytest.param("def g(a):\n    y(a)\ng(*z)\n", "def g(a):\n    y()\ng(*z)\n", id="arguments of a list"),
-        pytest.param("def g(a):\n    y(a)\ng(z())\n", "def g(a):\n    y()\ng(z())\n", id="argument with an effect"),
-        pytest.param("def g(a):\n    y(a)\nz(g)\n", "def g(a):\n    y()\nz(g)\n", id="function that is passed on"),
         pytest.param(
-            "@y\ndef g(a):\n    y(a)\ng(1)\n", "@y\ndef g(a):\n    y()\ng(1)\n", id="decorated, with a parameter"
+            "def g(a):\n    y(a)\ng(*z)\n", "def g(a):\n    y()\ng(*z)\n", id="arguments of a list"
+        ),
+        pytest.param(
+            "def g(a):\n    y(a)\ng(z())\n",
+            "def g(a):\n    y()\ng(z())\n",
+            id="argument with an effect",
+        ),
+        pytest.param(
+            "def g(a):\n    y(a)\nz(g)\n",
+            "def g(a):\n    y()\nz(g)\n",
+            id="function that is passed on",
+        ),
+        pytest.param(
+            "@y\ndef g(a):\n    y(a)\ng(1)\n",
+            "@y\ndef g(a):\n    y()\ng(1)\n",
+            id="decorated, with a parameter",
         ),
         pytest.param(
             "class A:\n    x = 1\n    def f(self, a):\n        y(a)\n",
@@ -141,12 +194,17 @@ def test_unchanged_module_is_returned_as_it_is():
 
 def test_block_whose_only_line_goes_still_does_nothing():
     before = "def f():\n    if a:\n        x = 1\n    y(x)\n"
-    assert removed(before, before.replace("y(x)", "y()")) == "def f():\n    if a:\n        pass\n    y()\n"
+    assert (
+        removed(before, before.replace("y(x)", "y()"))
+        == "def f():\n    if a:\n        pass\n    y()\n"
+    )
 
 
 def test_comment_above_a_line_that_goes_stands_above_the_next():
     before = body("# one", "x = 1", "", "# two", "y = 2", "z(x, y)").replace("    \n", "\n")
-    assert removed(before, before.replace("z(x, y)", "z(y)")) == body("# one", "# two", "y = 2", "z(y)")
+    assert removed(before, before.replace("z(x, y)", "z(y)")) == body(
+        "# one", "# two", "y = 2", "z(y)"
+    )
 
 
 def test_groups_of_imports_stay_apart():
@@ -159,8 +217,13 @@ def test_groups_of_imports_stay_apart():
 
 def test_line_endings_stay():
     before = "import a\r\nimport b\r\na(b)\r\n"
-    pristine, module = cst.parse_module(before.encode()), cst.parse_module(before.replace("a(b)", "a()").encode())
-    assert unused.removed(pristine, module, lambda module: module.code).bytes == b"import a\r\na()\r\n"
+    pristine, module = (
+        cst.parse_module(before.encode()),
+        cst.parse_module(before.replace("a(b)", "a()").encode()),
+    )
+    assert (
+        unused.removed(pristine, module, lambda module: module.code).bytes == b"import a\r\na()\r\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +231,10 @@ def test_line_endings_stay():
     [
         ("import os\n# for b\nimport b\nb(os)\n", "import os\n# for b\nb(os)\n"),
         ("import os  # for b\nb(os)\n", "# for b\nb(os)\n"),
-        ("import os\n\n# of b\nimport b  # too\n\n# more\nb(os)\n", "import os\n\n# of b\n# too\n\n# more\nb(os)\n"),
+        (
+            "import os\n\n# of b\nimport b  # too\n\n# more\nb(os)\n",
+            "import os\n\n# of b\n# too\n\n# more\nb(os)\n",
+        ),
     ],
 )
 def test_comments_of_an_import_that_goes_stay(before, left):

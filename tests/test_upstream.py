@@ -8,8 +8,8 @@ import json
 import pytest
 from conftest import REPO, load, relock, replace
 
-from patcher import upstream
-from patcher.problem import Problem
+from patcher.build import upstream
+from patcher.core.problem import Problem
 
 LOCK = json.loads((REPO / "upstream/lock.json").read_bytes())
 SCRIPTS = ("dataparallel.py", "distributed.py")
@@ -73,7 +73,9 @@ EDITS = {
     "a line removed": lambda s: s.replace(b"import random\n", b""),
     "a line added": lambda s: s.replace(b"import random\n", b"import random\nimport re\n"),
     "a line twice": lambda s: s.replace(b"import random\n", b"import random\nimport random\n"),
-    "two lines swapped": lambda s: s.replace(b"import random\nimport shutil\n", b"import shutil\nimport random\n"),
+    "two lines swapped": lambda s: s.replace(
+        b"import random\nimport shutil\n", b"import shutil\nimport random\n"
+    ),
     "final newline added": lambda s: s + b"\n",
     "text appended": lambda s: s + b"\nx = 1",
     "last line removed": lambda s: s[: s.rindex(b"\n")],
@@ -98,7 +100,9 @@ def test_edit_by_hand_is_reported_with_its_line(project, name, edit):
     scripts, problems = upstream.verify(project / "upstream")
     assert scripts[name] == after
     assert [problem.file for problem in problems] == [f"upstream/{name}"]
-    common = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
+    common = next(
+        (i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after))
+    )
     assert problems[0].line == before.count(b"\n", 0, common) + 1
     assert problems[0].message.startswith("edited by hand")
     assert problems[0].code == 1
@@ -155,11 +159,21 @@ FIRST = LOCK["files"]["distributed.py"]
         pytest.param(edited_lock(files=["distributed.py"]), id="files is a list"),
         pytest.param(edited_lock(original={}), id="original is empty"),
         pytest.param(edited_lock(original={"repository": "x"}), id="no commit"),
-        pytest.param(edited_lock(original={**LOCK["original"], "files": {"distributed.py": "0"}}), id="original files"),
+        pytest.param(
+            edited_lock(original={**LOCK["original"], "files": {"distributed.py": "0"}}),
+            id="original files",
+        ),
         pytest.param(edited_lock(files={"distributed.py": {}}), id="an entry is empty"),
-        pytest.param(edited_lock(files={"distributed.py": FIRST["sha256"]}), id="an entry is a string"),
-        pytest.param(edited_lock(files={"distributed.py": {"sha256": "0" * 64, "size": 1}}), id="no lines"),
-        pytest.param(edited_lock(files={"distributed.py": {**FIRST, "sha256": "0", "lines": 7}}), id="lines is 7"),
+        pytest.param(
+            edited_lock(files={"distributed.py": FIRST["sha256"]}), id="an entry is a string"
+        ),
+        pytest.param(
+            edited_lock(files={"distributed.py": {"sha256": "0" * 64, "size": 1}}), id="no lines"
+        ),
+        pytest.param(
+            edited_lock(files={"distributed.py": {**FIRST, "sha256": "0", "lines": 7}}),
+            id="lines is 7",
+        ),
     ],
 )
 def test_damaged_lock_is_a_problem_in_the_lock(project, patcher, lock):
@@ -176,16 +190,24 @@ def test_damaged_lock_is_a_problem_in_the_lock(project, patcher, lock):
 def test_size_in_the_lock_counts_too(project):
     # The entry is what one compares a download with; a wrong number in it is as wrong as a wrong checksum.
     entry = {**FIRST, "size": FIRST["size"] + 1}
-    (project / "upstream/lock.json").write_text(edited_lock(files={**LOCK["files"], "distributed.py": entry}))
+    (project / "upstream/lock.json").write_text(
+        edited_lock(files={**LOCK["files"], "distributed.py": entry})
+    )
     problems = upstream.verify(project / "upstream")[1]
     assert len(problems) == 1
 
 
 def test_readme_names_the_commit_of_the_lock():
     readme = (REPO / "upstream/README.md").read_text()
-    lines = [line.split() for line in readme.splitlines() if line.startswith("    python -m patcher vendor ")]
+    lines = [
+        line.split()
+        for line in readme.splitlines()
+        if line.startswith("    python -m patcher vendor ")
+    ]
     original = LOCK["original"]
-    assert [line[3:7] for line in lines] == [["vendor", original["repository"], "--rev", original["commit"]]] * 2
+    assert [line[3:7] for line in lines] == [
+        ["vendor", original["repository"], "--rev", original["commit"]]
+    ] * 2
 
 
 # The command line and the signatures, as the design states them
@@ -262,14 +284,20 @@ def test_command_line_is_the_one_of_the_public_project(modules, name):
 def test_architectures_are_torchvisions_lower_case_callables(modules, name):
     models = modules[name].models
     action = next(a for a in modules[name].parser._actions if a.dest == "arch")
-    expected = [n for n in models.__dict__ if n.islower() and not n.startswith("__") and callable(models.__dict__[n])]
+    expected = [
+        n
+        for n in models.__dict__
+        if n.islower() and not n.startswith("__") and callable(models.__dict__[n])
+    ]
     assert list(action.choices) == sorted(expected)
     assert {"resnet18", "vit_b_16", "vit_l_16"} <= set(action.choices)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_functions_have_the_signatures_of_the_public_project(modules, name):
-    functions = inspect.getmembers(modules[name], lambda f: inspect.isfunction(f) and f.__module__ == name[:-3])
+    functions = inspect.getmembers(
+        modules[name], lambda f: inspect.isfunction(f) and f.__module__ == name[:-3]
+    )
     found = {function: str(inspect.signature(value)) for function, value in functions}
     assert found == {**SIGNATURES, **OWN_SIGNATURES[name]}
 

@@ -14,8 +14,17 @@ import pytest
 from conftest import REPO, relock
 from test_series import SCRIPTS, SUPPORT, missed, patches_of, write
 
-from patcher.draft import Draft
-from patcher.engine import Printer, Rendered, Verdict, _judge, compile_check, finish, parse, render
+from patcher.core.draft import Draft
+from patcher.core.engine import (
+    Printer,
+    Rendered,
+    Verdict,
+    _judge,
+    compile_check,
+    finish,
+    parse,
+    render,
+)
 
 DISTRIBUTED, DATAPARALLEL = "distributed.py", "dataparallel.py"
 BARRIER = "dist.barrier()\n"
@@ -66,7 +75,9 @@ def rewrap(gap):
         starts = [0]
         for line in text.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
-        tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type != tokenize.NL]
+        tokens = [
+            t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type != tokenize.NL
+        ]
         parts, at, depth = [], 0, 0
         for a, b in zip(tokens, tokens[1:]):
             depth += (a.string in ("(", "[", "{")) - (a.string in (")", "]", "}"))
@@ -91,7 +102,9 @@ def one_a_line(a: str, space: str, b: str) -> str:
 
 def shape(name: str, label: str):
     """Another script of ours altogether, that does the same: see tests/shapes/."""
-    return lambda text: (REPO / f"tests/shapes/{name.removesuffix('.py')}_{label}.py.txt").read_text()
+    return lambda text: (
+        REPO / f"tests/shapes/{name.removesuffix('.py')}_{label}.py.txt"
+    ).read_text()
 
 
 def under_twenty_lines(text: str) -> str:
@@ -145,8 +158,7 @@ LOOP_NAMES = [
 
 VARIANTS = {
     "local_rank is called gpu": Variant(
-        {DISTRIBUTED: [rename("local_rank", "gpu", attributes=False)]},
-        serves=True,
+        {DISTRIBUTED: [rename("local_rank", "gpu", attributes=False)]}, serves=True
     ),
     "args.local_rank is called gpu too, its option as ever": Variant(
         {
@@ -159,12 +171,10 @@ VARIANTS = {
         {DISTRIBUTED: {"any_launcher": {"<module>": (1, 0)}}},
     ),
     "nprocs is called world_size": Variant(
-        {DISTRIBUTED: [rename("nprocs", "world_size")]},
-        serves=True,
+        {DISTRIBUTED: [rename("nprocs", "world_size")]}, serves=True
     ),
     "nprocs is called ngpus_per_node": Variant(
-        {DISTRIBUTED: [rename("nprocs", "ngpus_per_node")]},
-        serves=True,
+        {DISTRIBUTED: [rename("nprocs", "ngpus_per_node")]}, serves=True
     ),
     "models, loaders, meters and all that the loops use have other names": Variant(
         {
@@ -182,8 +192,12 @@ VARIANTS = {
     "args, parser and gpus have other names": Variant(
         {
             DISTRIBUTED: [rename("args", "opt"), rename("parser", "cli")],
-            DATAPARALLEL: [rename("args", "opt"), rename("parser", "cli"), rename("gpus", "gpu_ids")],
-        },
+            DATAPARALLEL: [
+                rename("args", "opt"),
+                rename("parser", "cli"),
+                rename("gpus", "gpu_ids"),
+            ],
+        }
     ),
     "gpus are called devices": Variant(
         {DATAPARALLEL: [rename("gpus", "devices")]},
@@ -211,8 +225,7 @@ VARIANTS = {
     "one argument a line": Variant(in_both(rewrap(one_a_line)), ours=True),
     "twenty lines on top": Variant(in_both(under_twenty_lines), ours=True),
     "images have another name in validate alone": Variant(
-        in_both(within("validate", rename("inputs", "pictures"))),
-        serves=True,
+        in_both(within("validate", rename("inputs", "pictures"))), serves=True
     ),
     "no barrier in validate": Variant(
         {DISTRIBUTED: [within("validate", swap(" " * 12 + BARRIER, ""))]},
@@ -222,7 +235,12 @@ VARIANTS = {
     ),
     "no barrier in train and validate": Variant(
         {DISTRIBUTED: [within(name, swap(BARRIER, "pass\n")) for name in ("train", "validate")]},
-        {DISTRIBUTED: {"train_meters": {"train": (8, 7)}, "exact_validation": {"validate": (8, 7)}}},
+        {
+            DISTRIBUTED: {
+                "train_meters": {"train": (8, 7)},
+                "exact_validation": {"validate": (8, 7)},
+            }
+        },
     ),
     "reshape is there": Variant(
         in_both(swap("[:k].view(-1)", "[:k].reshape(-1)")),
@@ -237,7 +255,10 @@ VARIANTS = {
     "the GPUs come from an option": Variant(
         {
             DATAPARALLEL: [
-                swap("\n\nbest_acc1", "\nparser.add_argument('--gpus', default='0', help='ids')\n\nbest_acc1"),
+                swap(
+                    "\n\nbest_acc1",
+                    "\nparser.add_argument('--gpus', default='0', help='ids')\n\nbest_acc1",
+                ),
                 swap("gpus = [0, 1, 2, 3]", "gpus = [int(gpu) for gpu in args.gpus.split(',')]"),
             ]
         },
@@ -245,7 +266,11 @@ VARIANTS = {
         serves=True,
     ),
     "the GPUs are all there are": Variant(
-        {DATAPARALLEL: [swap("gpus = [0, 1, 2, 3]", "gpus = list(range(torch.cuda.device_count()))")]},
+        {
+            DATAPARALLEL: [
+                swap("gpus = [0, 1, 2, 3]", "gpus = list(range(torch.cuda.device_count()))")
+            ]
+        },
         # No list to replace and no option either: whether it is still wanted is not for a patch to say.
         {DATAPARALLEL: {"configurable_gpus": {"main": (1, 0)}}},
     ),
@@ -255,7 +280,9 @@ VARIANTS = {
 def scripts(label: str) -> dict[str, bytes]:
     """The scripts of a variant that are not ours."""
     return {
-        name: functools.reduce(lambda text, edit: edit(text), edits, SCRIPTS[name].decode()).encode()
+        name: functools.reduce(
+            lambda text, edit: edit(text), edits, SCRIPTS[name].decode()
+        ).encode()
         for name, edits in VARIANTS[label].edits.items()
     }
 
@@ -292,11 +319,16 @@ def rows(outcomes) -> dict:
     table = {}
     for outcome in outcomes:
         counts = [
-            (f, outcome.expected.get(f, 0), outcome.found.get(f, 0)) for f in {**outcome.expected, **outcome.found}
+            (f, outcome.expected.get(f, 0), outcome.found.get(f, 0))
+            for f in {**outcome.expected, **outcome.found}
         ]
-        differing = {function: (expected, found) for function, expected, found in counts if expected != found}
+        differing = {
+            function: (expected, found) for function, expected, found in counts if expected != found
+        }
         if outcome.verdict is Verdict.STALE:
-            table[outcome.patch] = outcome.detail if outcome.refused else differing or outcome.detail
+            table[outcome.patch] = (
+                outcome.detail if outcome.refused else differing or outcome.detail
+            )
         elif outcome.verdict is Verdict.OBSOLETE:
             table[outcome.patch] = OBSOLETE
         else:
@@ -305,7 +337,9 @@ def rows(outcomes) -> dict:
 
 
 def is_stale(label: str) -> bool:
-    return any(row != OBSOLETE for table in VARIANTS[label].verdicts.values() for row in table.values())
+    return any(
+        row != OBSOLETE for table in VARIANTS[label].verdicts.values() for row in table.values()
+    )
 
 
 @pytest.mark.parametrize("label", VARIANTS)
@@ -360,13 +394,17 @@ def test_validation_that_is_made_first_is_not_taken_for_training(part):
 
 def lines_of(source: bytes) -> list[str]:
     """The statements of `main_worker`, in no order."""
-    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    functions = {
+        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
+    }
     return sorted(map(ast.unparse, functions["main_worker"].body))
 
 
 def test_result_under_twenty_lines_is_ours_to_the_byte():
     for name, result in results("twenty lines on top").items():
-        assert result.after == under_twenty_lines(whole(name, SCRIPTS[name]).after.decode()).encode()
+        assert (
+            result.after == under_twenty_lines(whole(name, SCRIPTS[name]).after.decode()).encode()
+        )
 
 
 @pytest.mark.parametrize("label", [label for label, variant in VARIANTS.items() if variant.serves])
@@ -378,8 +416,17 @@ def test_every_name_in_a_result_is_defined_and_only_once(tmp_path):
     for number, label in enumerate(label for label in VARIANTS if not is_stale(label)):
         (tmp_path / str(number)).mkdir()
         write(tmp_path / str(number), results(label))
-    check = [Path(sys.executable).parent / "ruff", "check", "--isolated", "--no-cache", "--output-format", "concise"]
-    done = subprocess.run([*check, "--select", "F821,F811", tmp_path], capture_output=True, text=True)
+    check = [
+        Path(sys.executable).parent / "ruff",
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--output-format",
+        "concise",
+    ]
+    done = subprocess.run(
+        [*check, "--select", "F821,F811", tmp_path], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "All checks passed!\n")
 
 
@@ -400,6 +447,13 @@ def test_continue_in_the_training_loop_is_a_refusal_that_says_so():
     line = "        count = labels.size(0)\n"
     at = text.index(line, train) + len(line)
     source = text[:at] + "        if count == 1:\n            continue\n" + text[at:]
-    refused = {o.patch: o.detail for o in render(DISTRIBUTED, source.encode(), series(), SUPPORT).outcomes if o.refused}
+    refused = {
+        o.patch: o.detail
+        for o in render(DISTRIBUTED, source.encode(), series(), SUPPORT).outcomes
+        if o.refused
+    }
     assert refused.keys() == {"finite_loss", "saved_steps"}
-    assert all(why == "train has no place last in the loop, or a `continue` skips it" for why in refused.values())
+    assert all(
+        why == "train has no place last in the loop, or a `continue` skips it"
+        for why in refused.values()
+    )

@@ -55,7 +55,11 @@ def test_each_step_uses_a_pinned_action_or_runs_something(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_python_is_the_one_that_is_tested(name):
-    versions = {step["with"]["python-version"] for step in steps(name) if "setup-python" in step.get("uses", "")}
+    versions = {
+        step["with"]["python-version"]
+        for step in steps(name)
+        if "setup-python" in step.get("uses", "")
+    }
     assert versions == {"3.11"}
     assert "3.11" in (REPO / "README.md").read_text()
 
@@ -69,7 +73,9 @@ def test_public_project_is_tried_once_a_week():
     data = workflow("upstream.yml")
     (when,) = data["on"]["schedule"]
     minute, hour, day, month, weekday = when["cron"].split()
-    assert minute.isdigit() and hour.isdigit() and (day, month) == ("*", "*") and weekday in "0123456"
+    assert (
+        minute.isdigit() and hour.isdigit() and (day, month) == ("*", "*") and weekday in "0123456"
+    )
     assert "workflow_dispatch" in data["on"]
     (command,) = (command for command in commands("upstream.yml") if " vendor " in command)
     python, dash, package, *argv = shlex.split(command)

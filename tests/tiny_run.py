@@ -30,7 +30,9 @@ def new_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["train.py"])
     monkeypatch.setattr(stop, "_watch", None)
-    monkeypatch.setattr(owner.threading, "Thread", lambda **given: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(
+        owner.threading, "Thread", lambda **given: SimpleNamespace(start=lambda: None)
+    )
     monkeypatch.setattr(owner.ending, "at_end", lambda duty: None)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
@@ -67,10 +69,18 @@ def state_of(model, optimizer=None, args=None, **more):
     run = run_of(model, optimizer, args)
     run.best_acc1 = torch.tensor(50.0)
     own = {"epoch": 3, "arch": "tiny", "state_dict": model.state_dict(), "best_acc1": run.best_acc1}
-    with mock.patch.object(output_folder, "check_in_place"):  # it may be for another folder, or as another run
+    with mock.patch.object(
+        output_folder, "check_in_place"
+    ):  # it may be for another folder, or as another run
         return {**own, **run.state(), **more}
 
 
 def four_keys(**more):
     """What upstream's own script saves."""
-    return {"epoch": 2, "arch": "tiny", "state_dict": net(1.0).state_dict(), "best_acc1": 61.25, **more}
+    return {
+        "epoch": 2,
+        "arch": "tiny",
+        "state_dict": net(1.0).state_dict(),
+        "best_acc1": 61.25,
+        **more,
+    }

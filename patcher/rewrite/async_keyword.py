@@ -18,7 +18,11 @@ from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Edit, Site
 
 NEEDLES = (
-    tuple(before + b"async" + after for before in (b"(", b",", b" ", b"\t", b"\n") for after in (b"=", b" =")),
+    tuple(
+        before + b"async" + after
+        for before in (b"(", b",", b" ", b"\t", b"\n")
+        for after in (b"=", b" =")
+    ),
     (b"cuda", b".to", b"copy_"),
 )
 METHODS = ("cuda", "to", "copy_")
@@ -33,7 +37,9 @@ def sites(script: Script) -> Sequence[Site]:
 def edits(text: str) -> list[Edit | None]:
     """What renames each `async=` in a call of a tensor's method; None for every other `async =`."""
     found: list[Edit | None] = []
-    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # of a second fault, which parsing will tell
+    with contextlib.suppress(
+        tokenize.TokenError, SyntaxError
+    ):  # of a second fault, which parsing will tell
         found.extend(_edits(text))
     return found
 
@@ -42,13 +48,17 @@ def _edits(text: str) -> Iterator[Edit | None]:
     starts = [0]
     for line in text.split("\n"):
         starts.append(starts[-1] + len(line) + 1)
-    calls: list[bool] = []  # of the brackets that are open: does it begin the arguments of such a method?
+    calls: list[
+        bool
+    ] = []  # of the brackets that are open: does it begin the arguments of such a method?
     last = [tokenize.TokenInfo(tokenize.OP, "", (1, 0), (1, 0), "")] * 2
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in NO_CODE:
             continue
         if token.type == tokenize.OP and token.string in ("(", "[", "{"):
-            calls.append(token.string == "(" and last[1].string in METHODS and last[0].string == ".")
+            calls.append(
+                token.string == "(" and last[1].string in METHODS and last[0].string == "."
+            )
         elif token.type == tokenize.OP and token.string in (")", "]", "}"):
             del calls[-1:]
         elif token.string == "=" and last[1].string == "async":

@@ -11,21 +11,21 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from patcher import unified
-from patcher.problem import Problem, UsageError
+from patcher.core import unified
+from patcher.core.problem import Problem, UsageError
+from patcher.core.text import unreadable
 from patcher.rewrite import write
 from patcher.rewrite.core import PATCHES, concerns, rewrite
 from patcher.rewrite.files import STDIN, File, base, find
-from patcher.rewrite.report import Report, Result
+from patcher.rewrite.report import Result, Results
 from patcher.rewrite.sites import State
-from patcher.source import unreadable
 
 FEW = 64  # files that are not worth a second process
 MANY = 200  # files that are worth a progress bar
 AT_ONCE = 25  # files that a process is handed at a time
 
 
-class Request(NamedTuple):
+class Settings(NamedTuple):
     """What is asked for, the same for every file."""
 
     patches: Sequence[str]
@@ -41,18 +41,29 @@ class Request(NamedTuple):
         return {"local_rank_from_env": {"both_spellings": True}} if self.both_spellings else {}
 
 
-def run(args) -> Report:
-    """The command, by its parsed arguments.  Raises UsageError before anything is read."""
-    request = Request(selected(args.select), args.write, args.both_spellings, _roots(args.paths))
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError(f"-j {args.jobs}: expected 1 or more")
-    files = find(args.paths, args.exclude)
-    request = request._replace(base=base(files))
-    jobs = min(args.jobs or _cores(), -(-len(files) // AT_ONCE)) if len(files) > FEW else 1
+def run(
+    paths: Sequence[str],
+    select: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    write: bool = False,
+    both_spellings: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+) -> Results:
+    """Rewrite what the paths lead to, with a bar on a terminal if there is `progress` to show.
+
+    Raises UsageError before anything is read.
+    """
+    settings = Settings(selected(select), write, both_spellings, _roots(paths))
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"-j {jobs}: expected 1 or more")
+    files = find(paths, exclude)
+    settings = settings._replace(base=base(files))
+    jobs = min(jobs or _cores(), -(-len(files) // AT_ONCE)) if len(files) > FEW else 1
     gc.disable()  # trees hold no cycles, and looking for some in them takes a tenth of the time
-    results = _shown(_results(files, request, jobs), len(files), args.format == "text")
-    elsewhere = request.base if request.base != os.path.realpath(".") else ""
-    return Report(args.write, tuple(results), args.verbose, elsewhere)
+    results = _shown(_results(files, settings, jobs), len(files), progress)
+    elsewhere = settings.base if settings.base != os.path.realpath(".") else ""
+    return Results(write, tuple(results), elsewhere)
 
 
 def selected(texts: Sequence[str]) -> list[str]:
@@ -66,27 +77,29 @@ def selected(texts: Sequence[str]) -> list[str]:
     return [name for name in PATCHES if name in names or not texts]
 
 
-def on_file(file: File, request: Request) -> Result:
+def on_file(file: File, settings: Settings) -> Result:
     """One file, read, rewritten and, if that is asked for, written."""
     if file.path == STDIN:
         source = sys.stdin.buffer.read()
-        done = rewrite("<stdin>", source, request.patches, request.options)
-        shown = done.after if request.write else unified.diff(source, done.after, "a/stdin", "b/stdin")
-        problem = done.problem or _wide("<stdin>", source, request.patches)
+        done = rewrite("<stdin>", source, settings.patches, settings.options)
+        shown = (
+            done.after if settings.write else unified.diff(source, done.after, "a/stdin", "b/stdin")
+        )
+        problem = done.problem or _wide("<stdin>", source, settings.patches)
         return Result("<stdin>", True, done.findings, problem, done.after != source, shown)
     name = file.path.replace(os.sep, "/")
     try:
         source, was = write.read(file.path)
-        if not concerns(source, request.patches):
-            return Result(name, file.named, (), _wide(name, source, request.patches))
-        done = rewrite(name, source, request.patches, request.options)
+        if not concerns(source, settings.patches):
+            return Result(name, file.named, (), _wide(name, source, settings.patches))
+        done = rewrite(name, source, settings.patches, settings.options)
         if done.after == source:
             return Result(name, file.named, done.findings, done.problem)
-        write.refuse(file.path, was, () if file.named else request.roots)
-        if request.write:
+        write.refuse(file.path, was, () if file.named else settings.roots)
+        if settings.write:
             write.replace(file.path, done.after, was)
             return Result(name, file.named, done.findings, None, True)
-        relative = file.real.removeprefix(request.base).replace(os.sep, "/").lstrip("/")
+        relative = file.real.removeprefix(settings.base).replace(os.sep, "/").lstrip("/")
         diff = unified.diff(source, done.after, f"a/{relative}", f"b/{relative}")
         return Result(name, file.named, done.findings, None, True, diff)
     except write.Refused as refused:
@@ -101,14 +114,18 @@ def on_file(file: File, request: Request) -> Result:
 def _wide(name: str, source: bytes, patches: Sequence[str]) -> Problem | None:
     """What is wrong with a script in UTF-16 or UTF-32 that a patch might concern: its bytes hold no word of it."""
     encoding = json.detect_encoding(source)
-    if encoding.startswith("utf-8") or not concerns(source.decode(encoding, "replace").encode(), patches):
+    if encoding.startswith("utf-8") or not concerns(
+        source.decode(encoding, "replace").encode(), patches
+    ):
         return None
-    return unreadable(name, 0, 0, f"{encoding[:6].upper()}, in which Python reads no script; save it as UTF-8")
+    return unreadable(
+        name, 0, 0, f"{encoding[:6].upper()}, in which Python reads no script; save it as UTF-8"
+    )
 
 
-def _results(files: Sequence[File], request: Request, jobs: int) -> Iterator[Result]:
+def _results(files: Sequence[File], settings: Settings, jobs: int) -> Iterator[Result]:
     """In the order of the files, whatever the number of processes."""
-    work = functools.partial(on_file, request=request)
+    work = functools.partial(on_file, settings=settings)
     if jobs == 1 or any(file.path == STDIN for file in files):  # only this process has the stdin
         yield from map(work, files)
         return
@@ -116,19 +133,23 @@ def _results(files: Sequence[File], request: Request, jobs: int) -> Iterator[Res
     from concurrent.futures.process import BrokenProcessPool
 
     # Ctrl-C is for this process to handle: the others finish the files that they are at.
-    with ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+    with ProcessPoolExecutor(
+        jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    ) as pool:
         try:
             yield from pool.map(work, files, chunksize=AT_ONCE)
         except BrokenProcessPool:
-            raise Problem("a process was killed; files that it had not written are as they were", code=2) from None
+            raise Problem(
+                "a process was killed; files that it had not written are as they were", code=2
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _shown(results: Iterable[Result], total: int, text: bool) -> Iterator[Result]:
+def _shown(results: Iterable[Result], total: int, progress: bool) -> Iterator[Result]:
     """The same results, with a bar that moves as they come: on a terminal, where there are many."""
-    bar = _bar() if text and total >= MANY and sys.stderr.isatty() else None
+    bar = _bar() if progress and total >= MANY and sys.stderr.isatty() else None
     if bar is None:
         yield from results
         return

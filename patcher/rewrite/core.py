@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from patcher.problem import Problem
+from patcher.core.problem import Problem
 from patcher.rewrite import async_keyword, gpu_list, local_rank, reshape
 from patcher.rewrite.environment import import_os
 from patcher.rewrite.script import Script, compile_tree, decode
@@ -48,10 +48,14 @@ def concerns(source: bytes, patches: Sequence[str]) -> bool:
 
     Of each group of a patch's needles one has to be there.
     """
-    return any(all(any(n in source for n in group) for group in PATCHES[name].NEEDLES) for name in patches)
+    return any(
+        all(any(n in source for n in group) for group in PATCHES[name].NEEDLES) for name in patches
+    )
 
 
-def rewrite(file: str, source: bytes, patches: Sequence[str], options: Options | None = None) -> Rewritten:
+def rewrite(
+    file: str, source: bytes, patches: Sequence[str], options: Options | None = None
+) -> Rewritten:
     """Apply `patches` wherever in `source` that is certainly right; `file` is its name in what is said of it."""
     patches = [name for name in patches if concerns(source, [name])]
     if not patches:
@@ -68,7 +72,10 @@ def rewrite(file: str, source: bytes, patches: Sequence[str], options: Options |
         findings = sorted(
             [
                 *renamed,
-                *(Finding(name, s.state, s.node.lineno, script.column(s.node), s.why) for name, s in found),
+                *(
+                    Finding(name, s.state, s.node.lineno, script.column(s.node), s.why)
+                    for name, s in found
+                ),
             ],
             key=lambda finding: (finding.line, finding.column),
         )
@@ -90,16 +97,28 @@ def _renamed(file: str, source: bytes) -> tuple[bytes | None, list[Finding]]:
     if not found:
         return None, []
     edits = [edit for edit in found if edit]
-    places = [(text.count("\n", 0, edit.start) + 1, edit.start - text.rfind("\n", 0, edit.start)) for edit in edits]
-    findings = [Finding("async_keyword", State.REWRITTEN, *place, "is called non_blocking") for place in places]
+    places = [
+        (text.count("\n", 0, edit.start) + 1, edit.start - text.rfind("\n", 0, edit.start))
+        for edit in edits
+    ]
+    findings = [
+        Finding("async_keyword", State.REWRITTEN, *place, "is called non_blocking")
+        for place in places
+    ]
     return apply(text, edits).encode(encoding), findings
 
 
 def _sites(script: Script, patches: Sequence[str], options: Options) -> list[tuple[str, Site]]:
-    return [(name, site) for name in patches for site in PATCHES[name].sites(script, **options.get(name, {}))]
+    return [
+        (name, site)
+        for name in patches
+        for site in PATCHES[name].sites(script, **options.get(name, {}))
+    ]
 
 
-def _proved(script: Script, edits: Sequence[Edit], patches, options, found: list[tuple[str, Site]]) -> bytes:
+def _proved(
+    script: Script, edits: Sequence[Edit], patches, options, found: list[tuple[str, Site]]
+) -> bytes:
     """The script after `edits`.
 
     Raises Problem unless that compiles, and a second run finds in it what the first has left, and no more.
@@ -109,7 +128,9 @@ def _proved(script: Script, edits: Sequence[Edit], patches, options, found: list
         compile_tree(script.file, result.fresh)
     except Problem as problem:
         compile_tree(script.file, script.tree)  # was it so before?  Then that is what is to be said
-        raise Problem(f"a fault of patcher: the result does not compile: {problem.message}", file=script.file) from None
+        raise Problem(
+            f"a fault of patcher: the result does not compile: {problem.message}", file=script.file
+        ) from None
     again = _sites(result, patches, options)
 
     def unsure(sites):

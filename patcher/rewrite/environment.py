@@ -36,7 +36,11 @@ def import_os(script: Script) -> Edit:
         if gap or body[at].names[0].name > "os":
             break
         at += 1
-    if at == start and at < len(body) and (at == 0 or isinstance(body[at], (ast.Import, ast.ImportFrom))):
+    if (
+        at == start
+        and at < len(body)
+        and (at == 0 or isinstance(body[at], (ast.Import, ast.ImportFrom)))
+    ):
         line = first_line(body[at])
         while at and script.line(line - 1).lstrip().startswith("#"):
             line -= 1  # what is said of the first import stays with it
@@ -56,7 +60,11 @@ def _aliases(script: Script) -> list[ast.alias]:
     """What may stand for `os`, or for its `environ`, somewhere in the script."""
     found = []
     for statement in script.nodes(ast.Import, near=["os"]):
-        found += [a for a in statement.names if a.name == "os" or (a.name.startswith("os.") and a.asname is None)]
+        found += [
+            a
+            for a in statement.names
+            if a.name == "os" or (a.name.startswith("os.") and a.asname is None)
+        ]
     for statement in script.nodes(ast.ImportFrom, near=["os"]):
         of_os = statement.module == "os" and not statement.level
         found += [a for a in statement.names if of_os and a.name == "environ"]
@@ -71,7 +79,9 @@ def _is_bound(script: Script, name: str, alias: ast.alias, node: ast.AST) -> boo
     handlers = outside.handlers if isinstance(outside, ast.Try) else ()
     never = {id(child) for handler in handlers for child in ast.walk(handler)}
     same = {id(a) for a in _aliases(script)} | never
-    if not any(binder is alias for binder in binders) or any(id(binder) not in same for binder in binders):
+    if not any(binder is alias for binder in binders) or any(
+        id(binder) not in same for binder in binders
+    ):
         return False
     if scope is script.tree and isinstance(script.function(node), FUNCTIONS):
         return isinstance(script.parents[outside], ast.Module)
@@ -93,7 +103,9 @@ def _end_of_preamble(body: list[ast.stmt]) -> int:
             and isinstance(statement.value, ast.Constant)
             and isinstance(statement.value.value, str)
         )
-        if not docstring and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
+        if not docstring and not (
+            isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+        ):
             break
         at = index + 1
     return at

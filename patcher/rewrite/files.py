@@ -11,11 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from patcher.problem import UsageError
+from patcher.core.problem import UsageError
 
 STDIN = "-"
 SECONDS = 60  # that git may take to list a folder
-NO_WORK_TREE = ("fatal: not a git repository (or any ", "fatal: this operation must be run in a work tree")
+NO_WORK_TREE = (
+    "fatal: not a git repository (or any ",
+    "fatal: this operation must be run in a work tree",
+)
 
 
 class File(NamedTuple):
@@ -67,7 +70,8 @@ def excluded(path: str, patterns: Sequence[str]) -> bool:
     path = Path(path).as_posix()
     above = [path, *(p.as_posix() for p in Path(path).parents)]
     return any(
-        fnmatch.fnmatchcase(a, p.rstrip("/")) or fnmatch.fnmatchcase(a.rpartition("/")[2], p.rstrip("/"))
+        fnmatch.fnmatchcase(a, p.rstrip("/"))
+        or fnmatch.fnmatchcase(a.rpartition("/")[2], p.rstrip("/"))
         for p in patterns
         for a in above
     )
@@ -78,7 +82,10 @@ def _at(path: str) -> Iterator[tuple[str, bool]]:
     if path == STDIN:
         yield path, True
     elif os.path.isdir(path):
-        yield from ((os.path.join(path, name) if path != "." else name, False) for name in sorted(_in_folder(path)))
+        yield from (
+            (os.path.join(path, name) if path != "." else name, False)
+            for name in sorted(_in_folder(path))
+        )
     elif os.path.isfile(path):
         yield path, True
     elif os.path.lexists(path):
@@ -104,7 +111,11 @@ def _by_git(folder: str) -> list[str] | None:
     git = ["git", "-c", "core.fsmonitor=false", "-C", folder, "ls-files", "-z"]
     # A hook inherits GIT_DIR and others, which name the repository that it belongs to, whatever the folder.
     kept = ("GIT_CONFIG", "GIT_CEILING", "GIT_DISCOVERY")
-    environment = {name: v for name, v in os.environ.items() if not name.startswith("GIT_") or name.startswith(kept)}
+    environment = {
+        name: v
+        for name, v in os.environ.items()
+        if not name.startswith("GIT_") or name.startswith(kept)
+    }
     try:
         done = subprocess.run(
             [*git, "--cached", "--others", "--exclude-standard", "--", "*.py"],
@@ -130,7 +141,9 @@ def _by_git(folder: str) -> list[str] | None:
 
 def _unknown(folder: str, why: str, advice: str = "") -> UsageError:
     message = f"nothing is rewritten, because it is not known what git ignores here: {why}"
-    hint = "Files that are named, or found by a pattern as '**/train*.py', are rewritten without git."
+    hint = (
+        "Files that are named, or found by a pattern as '**/train*.py', are rewritten without git."
+    )
     return UsageError(message, file=os.path.normpath(folder), hint=f"{advice}\n{hint}".strip())
 
 
@@ -141,8 +154,16 @@ def _by_walk(folder: str) -> Iterator[str]:
         if listed is not None:
             folders.clear()
         else:
-            folders[:] = [name for name in folders if name[0] != "." and name not in ("__pycache__", "node_modules")]
-            listed = [name for name in names if name.endswith(".py") and os.path.isfile(os.path.join(at, name))]
+            folders[:] = [
+                name
+                for name in folders
+                if name[0] != "." and name not in ("__pycache__", "node_modules")
+            ]
+            listed = [
+                name
+                for name in names
+                if name.endswith(".py") and os.path.isfile(os.path.join(at, name))
+            ]
         yield from (os.path.relpath(os.path.join(at, name), folder) for name in listed)
 
 

@@ -22,7 +22,18 @@ from patcher.rewrite.sites import Edit, Site, State, Unsure
 
 NEEDLES = (
     (b"torch", b"ataParallel", b"ata_parallel", b"cuda"),
-    (b"gpu", b"GPU", b"Gpu", b"device", b"Device", b"DEVICE", b"cuda_", b"dev_id", b"ataParallel", b"ata_parallel"),
+    (
+        b"gpu",
+        b"GPU",
+        b"Gpu",
+        b"device",
+        b"Device",
+        b"DEVICE",
+        b"cuda_",
+        b"dev_id",
+        b"ataParallel",
+        b"ata_parallel",
+    ),
 )
 NAMES = re.compile(
     r"_*(?:\w+_)?(?:gpus?|gpu_?ids?|gpu_?(?:id_?)?(?:list|lst|idx|indices|devices?)|device_?(?:ids?|list|idx|indices)|"
@@ -42,7 +53,9 @@ def sites(script: Script) -> Iterator[Site]:
     if not lists:
         return
     try:
-        yield from list(_rewritten(script, sorted(lists, key=lambda found: place(found[0]))))  # all of them or none
+        yield from list(
+            _rewritten(script, sorted(lists, key=lambda found: place(found[0])))
+        )  # all of them or none
     except Unsure as unsure:
         for value, _ in lists:
             yield Site(State.HUMAN, value, str(unsure))
@@ -56,7 +69,9 @@ def _rewritten(script: Script, lists: list[tuple[ast.expr, ast.AST]]) -> Iterato
         if isinstance(holder, ast.Call) and _distributed(script, holder):
             raise Unsure("DistributedDataParallel takes one device a process, not a list")
         if isinstance(script.scope(value), ast.ClassDef):
-            raise Unsure("the list belongs to a class, which is made before any arguments are parsed")
+            raise Unsure(
+                "the list belongs to a class, which is made before any arguments are parsed"
+            )
         if script.in_f_string(value):
             raise Unsure("it is in an f-string")
     arguments = Arguments(script)
@@ -67,7 +82,9 @@ def _rewritten(script: Script, lists: list[tuple[ast.expr, ast.AST]]) -> Iterato
     edits += home_device.edits(script, arguments, _ids(first)[0])
     for number, (value, _) in enumerate(lists):
         args = f"{arguments.name_at(value)}.gpus"
-        code = f"tuple({args})" if isinstance(value, ast.Tuple) or _is_call(value, "tuple") else args
+        code = (
+            f"tuple({args})" if isinstance(value, ast.Tuple) or _is_call(value, "tuple") else args
+        )
         # Comments in the first list move with it, to the option.
         edit = script.replacing(value, code) if number else Edit(*script.span(value), code)
         why = "comes from an option --gpus, with this list as its default"
@@ -77,7 +94,13 @@ def _rewritten(script: Script, lists: list[tuple[ast.expr, ast.AST]]) -> Iterato
 def _option(script: Script, value: ast.expr, arguments: Arguments) -> list[str]:
     """The lines of the option, for the parser of these arguments."""
     code = script.code(value)
-    default = repr(_ids(value)) if "#" not in code else code if isinstance(value, ast.List) else f"list({code})"
+    default = (
+        repr(_ids(value))
+        if "#" not in code
+        else code
+        if isinstance(value, ast.List)
+        else f"list({code})"
+    )
     head = f"{arguments.parser}.add_argument("
     gap = " " * len(head)
     return [
@@ -99,7 +122,11 @@ def _places(script: Script) -> Iterator[tuple[ast.expr, ast.AST]]:
     for statement in script.nodes(ast.Assign, ast.AnnAssign):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         target = targets[0] if len(targets) == 1 else None
-        of_self = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+        of_self = (
+            isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name)
+            and target.value.id == "self"
+        )
         if statement.value is None or not (isinstance(target, ast.Name) or of_self):
             continue
         if id(target) in passed or NAMES.fullmatch(last_name(target)):
@@ -111,7 +138,9 @@ def _device_ids(script: Script, call: ast.Call) -> ast.expr | None:
     given = keyword(call, "device_ids")
     if given is not None:
         return None if name == "dict" else given.value  # a configuration is not for us
-    position = 2 if name == "data_parallel" else 1 if name.endswith("DataParallel") else len(call.args)
+    position = (
+        2 if name == "data_parallel" else 1 if name.endswith("DataParallel") else len(call.args)
+    )
     if any(isinstance(arg, ast.Starred) for arg in call.args):
         return None
     return call.args[position] if position < len(call.args) else None
@@ -139,7 +168,11 @@ def _ids(value: ast.expr) -> list[int]:
         ids = [integer(element) for element in value.elts]
     elif _is_call(value, "range"):
         bounds = [integer(arg) for arg in value.args]
-        ids = list(range(*bounds)) if None not in bounds and 1 <= len(bounds) <= 2 and max(bounds) < 1024 else []
+        ids = (
+            list(range(*bounds))
+            if None not in bounds and 1 <= len(bounds) <= 2 and max(bounds) < 1024
+            else []
+        )
     elif (_is_call(value, "list") or _is_call(value, "tuple")) and len(value.args) == 1:
         return _ids(value.args[0])
     else:
@@ -149,7 +182,12 @@ def _ids(value: ast.expr) -> list[int]:
 
 
 def _is_call(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name and not node.keywords
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == name
+        and not node.keywords
+    )
 
 
 def _from_option(script: Script, value: ast.expr) -> bool:
@@ -169,7 +207,8 @@ def _feeds_visible_devices(script: Script, holder: ast.AST) -> bool:
     setting = [
         statement
         for constant in script.nodes(ast.Constant, ast.keyword)
-        if "CUDA_VISIBLE_DEVICES" in (getattr(constant, "value", None), getattr(constant, "arg", None))
+        if "CUDA_VISIBLE_DEVICES"
+        in (getattr(constant, "value", None), getattr(constant, "arg", None))
         for statement in [script.statement(constant)]
     ]
     if not setting:

@@ -10,7 +10,16 @@ from patcher.rewrite.nodes import FUNCTIONS, integer, is_constant, keyword, last
 from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Edit, Unsure
 
-TAKE_A_DEVICE = {"cuda", "set_device", "to", "device", "load", "DataParallel", "data_parallel", "load_state_dict"}
+TAKE_A_DEVICE = {
+    "cuda",
+    "set_device",
+    "to",
+    "device",
+    "load",
+    "DataParallel",
+    "data_parallel",
+    "load_state_dict",
+}
 
 
 def edits(script: Script, arguments: Arguments, home: int) -> list[Edit]:
@@ -29,15 +38,23 @@ def edits(script: Script, arguments: Arguments, home: int) -> list[Edit]:
     if current is None or _follows(script):
         return found
     if home != 0:
-        raise Unsure(f"line {current.lineno} means the current device, GPU 0, and the list begins with {home}")
+        raise Unsure(
+            f"line {current.lineno} means the current device, GPU 0, and the list begins with {home}"
+        )
     if any(last_name(call.func) in ("Process", "fork", "Pool") for call in script.nodes(ast.Call)):
-        raise Unsure(f"line {current.lineno} means the current device, and this script starts processes")
+        raise Unsure(
+            f"line {current.lineno} means the current device, and this script starts processes"
+        )
     lines = ["if torch.cuda.is_available():", "    torch.cuda.set_device({}.gpus[0])"]
     statement, edit = arguments.behind_parsing(lines)
     for node in script.nodes(ast.Constant, ast.keyword):
         names = "CUDA_VISIBLE_DEVICES" in (getattr(node, "value", None), getattr(node, "arg", None))
-        if names and not script.precedes(node, statement):  # to set it once a device has been used is too late
-            raise Unsure(f"line {current.lineno} means the current device, and CUDA_VISIBLE_DEVICES is used after that")
+        if names and not script.precedes(
+            node, statement
+        ):  # to set it once a device has been used is too late
+            raise Unsure(
+                f"line {current.lineno} means the current device, and CUDA_VISIBLE_DEVICES is used after that"
+            )
     if not _has_torch(script, statement):
         raise Unsure(f"`torch` is not certainly imported in line {statement.lineno}")
     return [*found, edit]
@@ -59,7 +76,11 @@ def _fixed(script: Script) -> list[tuple[ast.Constant, int]]:
             candidates.append(call.args[1])
         elif name.endswith("DataParallel"):
             candidates += call.args[2:3]
-        found += [(c, c.value) for c in candidates if integer(c) is not None and isinstance(c, ast.Constant)]
+        found += [
+            (c, c.value)
+            for c in candidates
+            if integer(c) is not None and isinstance(c, ast.Constant)
+        ]
     return found
 
 
@@ -72,7 +93,11 @@ def _passed_on(script: Script, node: ast.Constant) -> bool:
         below, parent = parent, script.parents[parent]
     if isinstance(parent, ast.Assign):
         return all(isinstance(target, (ast.Name, ast.Attribute)) for target in parent.targets)
-    return isinstance(parent, ast.Call) and below is not parent.func and last_name(parent.func) in TAKE_A_DEVICE
+    return (
+        isinstance(parent, ast.Call)
+        and below is not parent.func
+        and last_name(parent.func) in TAKE_A_DEVICE
+    )
 
 
 def _current(script: Script) -> ast.AST | None:
@@ -81,14 +106,20 @@ def _current(script: Script) -> ast.AST | None:
         if node.value == "cuda" and not _numbered(script.parents[node]):
             return node
     for call in script.nodes(ast.Call):
-        bare = isinstance(call.func, ast.Attribute) and not call.args and not keyword(call, "device")
+        bare = (
+            isinstance(call.func, ast.Attribute) and not call.args and not keyword(call, "device")
+        )
         if bare and call.func.attr == "cuda":
             return call
     return None
 
 
 def _numbered(parent: ast.AST) -> bool:
-    return isinstance(parent, ast.Call) and last_name(parent.func) == "device" and len(parent.args) == 2
+    return (
+        isinstance(parent, ast.Call)
+        and last_name(parent.func) == "device"
+        and len(parent.args) == 2
+    )
 
 
 def _follows(script: Script) -> bool:
@@ -98,14 +129,20 @@ def _follows(script: Script) -> bool:
         given = call.args[0] if call.args else None
         first = any(isinstance(n, ast.Subscript) and integer(n.slice) == 0 for n in ast.walk(call))
         if not first and not isinstance(given, ast.Constant):
-            raise Unsure(f"line {call.lineno} makes a device the current one that does not come from the list")
+            raise Unsure(
+                f"line {call.lineno} makes a device the current one that does not come from the list"
+            )
     return bool(calls)
 
 
 def _has_torch(script: Script, statement: ast.stmt) -> bool:
     _, binders = script.lookup("torch", statement)
     in_function = isinstance(script.function(statement), FUNCTIONS)
-    imports = [b for b in binders if isinstance(b, ast.alias) and b.name.partition(".")[0] == "torch" and not b.asname]
+    imports = [
+        b
+        for b in binders
+        if isinstance(b, ast.alias) and b.name.partition(".")[0] == "torch" and not b.asname
+    ]
     return (
         len(imports) == len(binders) > 0
         and all(isinstance(script.parents[b], ast.Import) for b in imports)

@@ -15,7 +15,15 @@ from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Unsure
 
 VARIABLE = "LOCAL_RANK"
-SET = (VARIABLE, "RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SET = (
+    VARIABLE,
+    "RANK",
+    "GROUP_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 Seen = tuple[tuple[ast.AST, str], ...]  # names that are being looked at: (scope, name)
 
 
@@ -37,7 +45,9 @@ class Launched:
             return self._bound(value, seen)
         if last_name(value) in ("environ", "getenv") or is_constant(value, VARIABLE):
             return value
-        return next(filter(None, (self.reading(child, seen) for child in ast.iter_child_nodes(value))), None)
+        return next(
+            filter(None, (self.reading(child, seen) for child in ast.iter_child_nodes(value))), None
+        )
 
     def assignment(self) -> ast.Assign | None:
         """What puts LOCAL_RANK into the option's attribute of the parsed arguments, on every path."""
@@ -45,7 +55,9 @@ class Launched:
             (statement, target.value)
             for statement in self.script.nodes(ast.Assign, near=[self.name])
             for target in statement.targets
-            if isinstance(target, ast.Attribute) and target.attr == self.name and isinstance(target.value, ast.Name)
+            if isinstance(target, ast.Attribute)
+            and target.attr == self.name
+            and isinstance(target.value, ast.Name)
             if any(is_constant(node, VARIABLE) for node in ast.walk(statement.value))
         ]
         try:
@@ -53,7 +65,11 @@ class Launched:
         except Unsure:  # of no object is it certain then that it is the parsed arguments
             return None
         for statement, owner in found:
-            if arguments.is_name(owner) and self.reading(statement.value) and self._always(statement, arguments):
+            if (
+                arguments.is_name(owner)
+                and self.reading(statement.value)
+                and self._always(statement, arguments)
+            ):
                 return statement
         return None
 
@@ -74,13 +90,25 @@ class Launched:
         here = script.function(name)
         earlier = [b for b in binders if script.function(b) is not here or place(b) < place(name)]
         return self._first(
-            ((b, self._given(b, name.id)) for b in sorted(earlier, key=place, reverse=True) if not self._keeps(b)), seen
+            (
+                (b, self._given(b, name.id))
+                for b in sorted(earlier, key=place, reverse=True)
+                if not self._keeps(b)
+            ),
+            seen,
         )
 
     def _given(self, binder: ast.AST, name: str) -> ast.expr | None:
         if isinstance(binder, ast.ClassDef):
-            return next((node for node in ast.walk(binder) if last_name(node) in ("environ", "getenv")), None)
-        return getattr(self.script.parents[binder], "value", None) if isinstance(binder, ast.Name) else None
+            return next(
+                (node for node in ast.walk(binder) if last_name(node) in ("environ", "getenv")),
+                None,
+            )
+        return (
+            getattr(self.script.parents[binder], "value", None)
+            if isinstance(binder, ast.Name)
+            else None
+        )
 
     def _keeps(self, binder: ast.AST) -> bool:
         """Whether an assignment makes the new value of the old one, such as `rank = int(rank)` or `rank %= 8`."""
@@ -88,9 +116,13 @@ class Launched:
         if isinstance(statement, ast.AugAssign):
             return True
         value = self._given(binder, "") if isinstance(binder, ast.Name) else None
-        return value is not None and any(isinstance(n, ast.Name) and n.id == binder.id for n in ast.walk(value))
+        return value is not None and any(
+            isinstance(n, ast.Name) and n.id == binder.id for n in ast.walk(value)
+        )
 
-    def _first(self, values: Iterable[tuple[ast.AST, ast.expr | None]], seen: Seen) -> ast.AST | None:
+    def _first(
+        self, values: Iterable[tuple[ast.AST, ast.expr | None]], seen: Seen
+    ) -> ast.AST | None:
         """What reads the environment in the first of these (node, value) that surely runs, and in all before it."""
         for node, value in values:
             runs = self._runs(node)
@@ -101,7 +133,9 @@ class Launched:
                 return found
         return None
 
-    def _always(self, statement: ast.stmt, arguments: Arguments, seen: tuple[ast.AST, ...] = ()) -> bool:
+    def _always(
+        self, statement: ast.stmt, arguments: Arguments, seen: tuple[ast.AST, ...] = ()
+    ) -> bool:
         """Whether a statement runs wherever the arguments are parsed."""
         script = self.script
         function = script.function(statement)
@@ -109,7 +143,11 @@ class Launched:
             return False
         if function is script.tree:
             return True
-        ends = [r for r in script.nodes(ast.Return) if script.function(r) is function and place(r) < place(statement)]
+        ends = [
+            r
+            for r in script.nodes(ast.Return)
+            if script.function(r) is function and place(r) < place(statement)
+        ]
         if ends or not isinstance(function, ast.FunctionDef):
             return False
         if function in arguments.homes():
@@ -130,7 +168,13 @@ class Launched:
                 here = not here if here is not None and below in parent.orelse else here
             elif isinstance(parent, ast.Try):
                 short = len(parent.body) == 1  # to read a variable that torchrun sets does not fail
-                here = True if below is parent.body[0] else False if short and below in parent.handlers else None
+                here = (
+                    True
+                    if below is parent.body[0]
+                    else False
+                    if short and below in parent.handlers
+                    else None
+                )
             elif not isinstance(parent, (ast.With, ast.ExceptHandler, ast.Module)):
                 here = None
             if here is False:
@@ -141,7 +185,10 @@ class Launched:
     def _holds(self, test: ast.expr) -> bool | None:
         """Whether a condition is true; None if that is not certain."""
         if isinstance(test, ast.BoolOp):
-            values, decides = [self._holds(value) for value in test.values], isinstance(test.op, ast.Or)
+            values, decides = (
+                [self._holds(value) for value in test.values],
+                isinstance(test.op, ast.Or),
+            )
             return decides if decides in values else None if None in values else not decides
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             holds = self._holds(test.operand)
@@ -157,16 +204,28 @@ class Launched:
             return isinstance(op, ast.IsNot)
         if isinstance(op, ast.Eq) and last_name(left) == "__name__":
             return True
-        if isinstance(op, (ast.Eq, ast.Is)) and isinstance(left, ast.Attribute) and left.attr == self.name:
+        if (
+            isinstance(op, (ast.Eq, ast.Is))
+            and isinstance(left, ast.Attribute)
+            and left.attr == self.name
+        ):
             none = is_constant(right, None) and is_constant(self.default, None)
-            return True if none or (integer(right) is not None and integer(right) == integer(self.default)) else None
+            return (
+                True
+                if none or (integer(right) is not None and integer(right) == integer(self.default))
+                else None
+            )
         return None
 
     def _is_set(self, value: ast.expr) -> bool:
         """`os.environ.get("RANK")`, `os.getenv("RANK")` or `os.environ["RANK"]`, which torchrun sets."""
         if isinstance(value, ast.Subscript):
             return self._is_environ(value.value) and is_constant(value.slice, *SET)
-        if not isinstance(value, ast.Call) or not value.args or not is_constant(value.args[0], *SET):
+        if (
+            not isinstance(value, ast.Call)
+            or not value.args
+            or not is_constant(value.args[0], *SET)
+        ):
             return False
         of_environ = isinstance(value.func, ast.Attribute) and self._is_environ(value.func.value)
         return last_name(value.func) == "getenv" or (of_environ and value.func.attr == "get")
@@ -176,5 +235,7 @@ class Launched:
         if not isinstance(node, ast.Name):
             return last_name(node) == "environ"
         _, binders = self.script.lookup(node.id, node)
-        imported = any(isinstance(binder, ast.alias) and binder.name == "environ" for binder in binders)
+        imported = any(
+            isinstance(binder, ast.alias) and binder.name == "environ" for binder in binders
+        )
         return imported or last_name(self.script.value_of(node)) == "environ"

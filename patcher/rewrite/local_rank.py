@@ -21,13 +21,32 @@ from patcher.rewrite.sites import Edit, Site, State, Unsure
 NEEDLES = ((b"local_rank", b"local-rank"), (b"add_argument",))
 SPELLINGS = ("--local_rank", "--local-rank")
 SAME_MEANING = ("local_rank", "localrank", "localRank")
-OF_ARGPARSE = {"action", "nargs", "const", "default", "type", "choices", "required", "help", "metavar", "dest"}
+OF_ARGPARSE = {
+    "action",
+    "nargs",
+    "const",
+    "default",
+    "type",
+    "choices",
+    "required",
+    "help",
+    "metavar",
+    "dest",
+}
 
 
 def sites(script: Script, both_spellings: bool = False) -> Iterator[Site]:
     """Every argparse option of one of the two spellings that means the local rank."""
-    calls = [call for call in script.nodes(ast.Call, near=SPELLINGS) if _adds(script, call) and _spelled(call)]
-    missing = set(SPELLINGS) - {s.value for call in calls for s in _spelled(call)} if both_spellings else set()
+    calls = [
+        call
+        for call in script.nodes(ast.Call, near=SPELLINGS)
+        if _adds(script, call) and _spelled(call)
+    ]
+    missing = (
+        set(SPELLINGS) - {s.value for call in calls for s in _spelled(call)}
+        if both_spellings
+        else set()
+    )
     for call in calls:
         try:
             name = _dest(call)
@@ -42,7 +61,9 @@ def sites(script: Script, both_spellings: bool = False) -> Iterator[Site]:
 def _site(script: Script, call: ast.Call, name: str) -> Site:
     if script.in_f_string(call):
         raise Unsure("it is in an f-string")
-    if any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args):
+    if any(k.arg is None for k in call.keywords) or any(
+        isinstance(a, ast.Starred) for a in call.args
+    ):
         raise Unsure("what the option is given is not all written here (* or **)")
     strange = {k.arg for k in call.keywords} - OF_ARGPARSE
     if strange or not _argparse(script, call):
@@ -54,10 +75,16 @@ def _site(script: Script, call: ast.Call, name: str) -> Site:
     if reading is not None:
         if required is not None and not is_constant(required.value, False):
             raise Unsure("required, so the default that reads the environment is never used")
-        return Site(State.ALREADY, reading, f"the option in line {call.lineno} takes its default from the environment")
+        return Site(
+            State.ALREADY,
+            reading,
+            f"the option in line {call.lineno} takes its default from the environment",
+        )
     assignment = launched.assignment()
     if assignment is not None:
-        return Site(State.ALREADY, assignment, f"the option in line {call.lineno} is given LOCAL_RANK")
+        return Site(
+            State.ALREADY, assignment, f"the option in line {call.lineno} is given LOCAL_RANK"
+        )
     if _set_elsewhere(script):
         raise Unsure("`set_defaults` in this script gives local_rank another default")
     environ, imports_os = environ_at(script, call)
@@ -67,7 +94,9 @@ def _site(script: Script, call: ast.Call, name: str) -> Site:
     edits = []
     if required is not None and not is_constant(required.value, False):
         if not is_constant(required.value, True):
-            raise Unsure(f"required={script.code(required.value)}: whether the default is used is not certain")
+            raise Unsure(
+                f"required={script.code(required.value)}: whether the default is used is not certain"
+            )
         if default is None:
             edits.append(script.replacing(required, f"default={value}"))
         else:
@@ -84,13 +113,19 @@ def _value(script: Script, call: ast.Call, environ: str) -> str:
 
     argparse applies `type` to a default that is a string, as to the flag itself.
     """
-    default, required, kind = keyword(call, "default"), keyword(call, "required"), keyword(call, "type")
+    default, required, kind = (
+        keyword(call, "default"),
+        keyword(call, "required"),
+        keyword(call, "type"),
+    )
     is_int = kind is not None and isinstance(kind.value, ast.Name) and kind.value.id == "int"
     old = default.value if default is not None else ast.Constant(None)
     code = script.code(old) if default is not None else "None"
     text, number = f'{environ}.get("{VARIABLE}", {{}})', f'int({environ}.get("{VARIABLE}", {{}}))'
     if required is not None and is_constant(required.value, True):  # the old default was never used
-        return number.format(code if integer(old) is not None else 0) if is_int else text.format('"0"')
+        return (
+            number.format(code if integer(old) is not None else 0) if is_int else text.format('"0"')
+        )
     if is_constant(old, None):
         if is_int:
             return f'int({environ}["{VARIABLE}"]) if "{VARIABLE}" in {environ} else {code}'
@@ -127,7 +162,12 @@ def _with_spelling(script: Script, call: ast.Call, site: Site, missing: set[str]
     quoted = code.replace(spelled.value, other)
     quoted = quoted if other in quoted else repr(other)
     why = f"{site.why}, and is spelled {other} too" if site.edits else f"is spelled {other} too"
-    return site._replace(state=State.REWRITTEN, node=call, why=why, edits=[Edit(end, end, f", {quoted}"), *site.edits])
+    return site._replace(
+        state=State.REWRITTEN,
+        node=call,
+        why=why,
+        edits=[Edit(end, end, f", {quoted}"), *site.edits],
+    )
 
 
 def _adds(script: Script, call: ast.Call) -> bool:
@@ -147,7 +187,13 @@ def _dest(call: ast.Call) -> str:
     dest = keyword(call, "dest")
     names = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     first = next((name for name in names if name.startswith("--")), "")
-    name = dest.value.value if dest and isinstance(dest.value, ast.Constant) else None if dest else first.lstrip("-")
+    name = (
+        dest.value.value
+        if dest and isinstance(dest.value, ast.Constant)
+        else None
+        if dest
+        else first.lstrip("-")
+    )
     if not isinstance(name, str):
         raise Unsure("what its value is called is not written here (dest)")
     return name.replace("-", "_")
@@ -164,14 +210,20 @@ def _means_another(name: str) -> bool:
 
 def _argparse(script: Script, call: ast.Call) -> bool:
     """Whether the method is that of argparse, as far as the script shows; a parameter or an attribute may well be."""
-    receiver = call.func.value if isinstance(call.func, ast.Attribute) else script.value_of(call.func).value
+    receiver = (
+        call.func.value
+        if isinstance(call.func, ast.Attribute)
+        else script.value_of(call.func).value
+    )
     if isinstance(receiver, ast.Call):
         return _makes_parser(receiver)
     if not isinstance(receiver, ast.Name):
         return True
     _, binders = script.lookup(receiver.id, receiver)
     statements = [script.parents[binder] for binder in binders]
-    values = [s.value for s in statements if isinstance(s, (ast.Assign, ast.AnnAssign, ast.NamedExpr))]
+    values = [
+        s.value for s in statements if isinstance(s, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
+    ]
     calls = [value for value in values if isinstance(value, ast.Call)]
     others = [call for call in calls if not _makes_parser(call)]
     parser = len(others) < len(calls) or any(isinstance(binder, ast.arg) for binder in binders)
@@ -181,7 +233,9 @@ def _argparse(script: Script, call: ast.Call) -> bool:
 def _hands_back(call: ast.Call, name: str) -> bool:
     """Whether a function is given the parser of this name: what it returns, under the same name, is a parser again."""
     given = [*call.args, *(k.value for k in call.keywords)]
-    return last_name(call.func)[:1].islower() and any(isinstance(g, ast.Name) and g.id == name for g in given)
+    return last_name(call.func)[:1].islower() and any(
+        isinstance(g, ast.Name) and g.id == name for g in given
+    )
 
 
 def _makes_parser(call: ast.Call) -> bool:
@@ -192,7 +246,11 @@ def _makes_parser(call: ast.Call) -> bool:
 def _plain_value(call: ast.Call) -> None:
     """Raise Unsure where the option does not take one plain value."""
     action = keyword(call, "action")
-    if keyword(call, "nargs") or keyword(call, "const") or (action and not is_constant(action.value, "store")):
+    if (
+        keyword(call, "nargs")
+        or keyword(call, "const")
+        or (action and not is_constant(action.value, "store"))
+    ):
         raise Unsure("the option does not take one plain value (nargs, const or action)")
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import ast
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-TOKENS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)  # one object for all, with no position
+TOKENS = (
+    ast.expr_context,
+    ast.boolop,
+    ast.operator,
+    ast.unaryop,
+    ast.cmpop,
+)  # one object for all, with no position
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -20,7 +26,13 @@ def first_line(statement: ast.stmt) -> int:
 
 def last_name(node: ast.AST) -> str:
     """`c` of `a.b.c` and of `c`; empty for anything else."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return (
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else ""
+    )
 
 
 def keyword(call: ast.Call, name: str) -> ast.keyword | None:
@@ -37,4 +49,6 @@ def integer(node: ast.AST) -> int | None:
 
 def is_constant(node: ast.AST | None, *values) -> bool:
     """Whether a node is a literal of one of these values; True is not 1."""
-    return isinstance(node, ast.Constant) and any(type(node.value) is type(v) and node.value == v for v in values)
+    return isinstance(node, ast.Constant) and any(
+        type(node.value) is type(v) and node.value == v for v in values
+    )

@@ -7,13 +7,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from patcher.problem import Problem
-from patcher.report import escaped
+from patcher.core.problem import Problem, annotation, escaped
 from patcher.rewrite.core import Finding
 from patcher.rewrite.sites import State
 
 NOTHING, UNREADABLE, FAILED = "nothing to do", "cannot parse", "failed"
-STYLES = {"rewritten": "green", "needs a human": "bold red", UNREADABLE: "bold red", FAILED: "bold red"}
+STYLES = {
+    "rewritten": "green",
+    "needs a human": "bold red",
+    UNREADABLE: "bold red",
+    FAILED: "bold red",
+}
 
 
 class Result(NamedTuple):
@@ -29,7 +33,9 @@ class Result(NamedTuple):
     @property
     def edits(self) -> Counter:
         """How many places each patch rewrites."""
-        return Counter(finding.patch for finding in self.findings if finding.state is State.REWRITTEN)
+        return Counter(
+            finding.patch for finding in self.findings if finding.state is State.REWRITTEN
+        )
 
     @property
     def unsure(self) -> list[Finding]:
@@ -43,18 +49,23 @@ class Result(NamedTuple):
             return UNREADABLE if read else FAILED if self.problem.code == 2 else State.HUMAN.value
         if self.unsure:
             return State.HUMAN.value
-        return State.REWRITTEN.value if self.changed else State.ALREADY.value if self.findings else NOTHING
+        return (
+            State.REWRITTEN.value
+            if self.changed
+            else State.ALREADY.value
+            if self.findings
+            else NOTHING
+        )
 
 
-class Report(NamedTuple):
+class Results(NamedTuple):
     """All results, in the order of the files, and whether they have been written.
 
-    `verbose`: what is already right is shown too.  `base`: the folder in which the diff applies, if not this one.
+    `base`: the folder in which the diff applies, if not this one.
     """
 
     write: bool
     results: Sequence[Result]
-    verbose: bool = False
     base: str = ""
 
     @property
@@ -75,7 +86,11 @@ class Report(NamedTuple):
         parts += [f"{states[s]} {words}" for s, words in _WORDS.items() if states[s]]
         waits = "; nothing was written, --write does that" if changed and not self.write else ""
         waits += f"; the diff applies in {self.base}" if waits and self.base else ""
-        return f"{_counted(len(self.results), 'file')}: " + (", ".join(filter(None, parts)) or "none") + waits
+        return (
+            f"{_counted(len(self.results), 'file')}: "
+            + (", ".join(filter(None, parts)) or "none")
+            + waits
+        )
 
 
 _WORDS = {
@@ -87,10 +102,13 @@ _WORDS = {
 }
 
 
-def text(report: Report) -> Iterator[tuple[str, str]]:
-    """Lines and their styles.  Of files that nobody named, those with nothing to say are only counted."""
-    shown = (State.HUMAN, State.ALREADY) if report.verbose else (State.HUMAN,)
-    for result in report.results:
+def text(results: Results, verbose: bool = False) -> Iterator[tuple[str, str]]:
+    """Lines and their styles.  Of files that nobody named, those with nothing to say are only counted.
+
+    If `verbose`, what is already right is shown too.
+    """
+    shown = (State.HUMAN, State.ALREADY) if verbose else (State.HUMAN,)
+    for result in results.results:
         quiet = result.state in (NOTHING, State.ALREADY.value)
         if result.problem:
             yield str(result.problem), STYLES[result.state]
@@ -100,36 +118,37 @@ def text(report: Report) -> Iterator[tuple[str, str]]:
             if finding.state in shown:
                 where, state = f"{result.file}:{finding.line}:{finding.column}", finding.state.value
                 yield f"{where}: {state}: {finding.patch}: {finding.why}", STYLES.get(state, "")
-    yield report.summary, "bold"
+    yield results.summary, "bold"
 
 
-def as_json(report: Report) -> str:
+def as_json(results: Results) -> str:
     return json.dumps(
         {
             "command": "rewrite",
-            "exit": report.code,
-            "written": report.write,
-            "summary": report.summary,
-            "base": report.base,
-            "files": [_json(result) for result in report.results],
+            "exit": results.code,
+            "written": results.write,
+            "summary": results.summary,
+            "base": results.base,
+            "files": [_json(result) for result in results.results],
         },
         indent=1,
     )
 
 
-def github(report: Report) -> Iterator[str]:
+def github(results: Results) -> Iterator[str]:
     """Workflow commands: one annotation for each place that waits for somebody, then the summary as a notice."""
-    for result in report.results:
+    for result in results.results:
         if result.problem:
-            yield _annotation(result.file, result.problem.line, result.problem.column, result.problem.message)
+            problem = result.problem
+            yield _annotation(result.file, problem.line, problem.column, problem.message)
         for finding in result.findings:
             if finding.state is State.HUMAN:
                 why = f"needs a human: {finding.patch}: {finding.why}"
                 yield _annotation(result.file, finding.line, finding.column, why)
-            elif finding.state is State.REWRITTEN and not report.write:
+            elif finding.state is State.REWRITTEN and not results.write:
                 why = f"{finding.patch}: {finding.why} after `patcher rewrite --write`"
                 yield _annotation(result.file, finding.line, finding.column, why)
-    yield f"::notice title=patcher::{escaped(report.summary)}"
+    yield f"::notice title=patcher::{escaped(results.summary)}"
 
 
 def _line(result: Result) -> str:
@@ -146,16 +165,18 @@ def _json(result: Result) -> dict:
         "state": result.state,
         "changed": result.changed,
         "edits": dict(result.edits),
-        "findings": [{**finding._asdict(), "state": finding.state.value} for finding in result.findings],
-        "problem": {key: getattr(problem, key) for key in ("line", "column", "message", "hint")} if problem else None,
+        "findings": [
+            {**finding._asdict(), "state": finding.state.value} for finding in result.findings
+        ],
+        "problem": {key: getattr(problem, key) for key in ("line", "column", "message", "hint")}
+        if problem
+        else None,
         "diff": result.shown.decode("utf-8", "replace"),
     }
 
 
 def _annotation(file: str, line: int, column: int, message: str) -> str:
-    place = {"file": file, "line": line, "col": column, "title": "patcher rewrite"}
-    properties = ",".join(f"{key}={escaped(str(value), ':,')}" for key, value in place.items() if value)
-    return f"::error {properties}::{escaped(message)}"
+    return annotation("error", "patcher rewrite", message, file, line, column)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -19,10 +19,35 @@ from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Edit, Site, State
 
 NEEDLES = ((b".view", b".reshape"),)
-SAME_LAYOUT = {"float", "double", "half", "bfloat16", "int", "long", "to", "type", "cpu", "cuda", "detach", "clone"}
+SAME_LAYOUT = {
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "int",
+    "long",
+    "to",
+    "type",
+    "cpu",
+    "cuda",
+    "detach",
+    "clone",
+}
 TURNS = {"t", "transpose", "permute", "T", "mT", "swapaxes"}
 COMPARES = {"eq", "ne", "equal", "isin"}
-MAKES = {"zeros", "ones", "empty", "full", "rand", "randn", "randint", "arange", "linspace", "eye", "tensor"}
+MAKES = {
+    "zeros",
+    "ones",
+    "empty",
+    "full",
+    "rand",
+    "randn",
+    "randint",
+    "arange",
+    "linspace",
+    "eye",
+    "tensor",
+}
 FIXED = ("reshape", "flatten", "ravel")
 
 
@@ -39,20 +64,29 @@ def sites(script: Script) -> Iterator[Site]:
                 continue
             cause = call if contiguous else _contiguous(script, base)
             if cause is not None:
-                yield Site(State.ALREADY, cause, f"the slice in line {call.lineno} is contiguous by this")
+                yield Site(
+                    State.ALREADY, cause, f"the slice in line {call.lineno} is contiguous by this"
+                )
             else:
                 yield _site(script, call)
             continue
         fixed = method in FIXED and (_flattens(call) or (method != "reshape" and not call.args))
         if fixed and _takes_part(base) and _about_hits(script, base.value):
-            yield Site(State.ALREADY, call, "flattens the slice in a way that takes any order in memory")
+            yield Site(
+                State.ALREADY, call, "flattens the slice in a way that takes any order in memory"
+            )
 
 
 def _site(script: Script, call: ast.Call) -> Site:
     if script.in_f_string(call):
         return Site(State.HUMAN, call, "it is in an f-string: write reshape instead of view")
     _, end = script.span(call.func)
-    return Site(State.REWRITTEN, call, "flattens the slice with reshape", [Edit(end - len("view"), end, "reshape")])
+    return Site(
+        State.REWRITTEN,
+        call,
+        "flattens the slice with reshape",
+        [Edit(end - len("view"), end, "reshape")],
+    )
 
 
 def _flattens(call: ast.Call) -> bool:
@@ -67,7 +101,11 @@ def _flattens(call: ast.Call) -> bool:
 
 def _below_layout(node: ast.expr) -> ast.expr:
     """What stays of an expression without calls that leave the order in memory as it is."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SAME_LAYOUT:
+    while (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in SAME_LAYOUT
+    ):
         node = node.func.value
     return node
 
@@ -119,14 +157,20 @@ def _contiguous(script: Script, subscript: ast.Subscript) -> ast.AST | None:
     values = [_assigned(script, binder) for binder in binders]
     last = max(binders, key=lambda node: script.span(node)[0] if hasattr(node, "lineno") else 0)
     always = all(value is not None and _lies_in_order(value) for value in values)
-    surely = script.precedes(last, subscript) and all(b is last or script.precedes(b, last) for b in binders)
+    surely = script.precedes(last, subscript) and all(
+        b is last or script.precedes(b, last) for b in binders
+    )
     value = _assigned(script, last)
     return value if always or (surely and value is not None and _lies_in_order(value)) else None
 
 
 def _assigned(script: Script, binder: ast.AST) -> ast.expr | None:
     statement = script.parents.get(binder)
-    return statement.value if isinstance(statement, ast.Assign) and binder in statement.targets else None
+    return (
+        statement.value
+        if isinstance(statement, ast.Assign) and binder in statement.targets
+        else None
+    )
 
 
 def _lies_in_order(value: ast.expr) -> bool:
@@ -143,4 +187,8 @@ def _lies_in_order(value: ast.expr) -> bool:
 
 
 def _is_call_of(node: ast.AST, method: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+    )

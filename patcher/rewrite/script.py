@@ -14,10 +14,10 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 
-from patcher.problem import Problem
+from patcher.core.problem import Problem
+from patcher.core.text import encoding_of, unreadable
 from patcher.rewrite.nodes import COMPREHENSIONS, FUNCTIONS, TOKENS, first_line, place
 from patcher.rewrite.sites import Edit, Unsure, apply
-from patcher.source import encoding_of, unreadable
 
 
 class Script:
@@ -67,7 +67,11 @@ class Script:
                 block = text[new.line_start(first) : new.line_start(last + 1)]
                 body = parse(self.file, "\n" * (first - 1) + block).body
                 if len(body) != end - at:
-                    raise Problem("a fault of patcher: an edit has made other statements", file=self.file, line=first)
+                    raise Problem(
+                        "a fault of patcher: an edit has made other statements",
+                        file=self.file,
+                        line=first,
+                    )
                 new.tree.body[at:end] = body
                 new.fresh.body += body
             at = end
@@ -118,7 +122,9 @@ class Script:
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """Where `node` begins and ends in `text`."""
-        return self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
+        return self._at(node.lineno, node.col_offset), self._at(
+            node.end_lineno, node.end_col_offset
+        )
 
     def code(self, node: ast.AST) -> str:
         start, end = self.span(node)
@@ -198,7 +204,11 @@ class Script:
             if isinstance(parent, FUNCTIONS):
                 body = parent.body if isinstance(parent.body, list) else [parent.body]
                 # Defaults, annotations and decorators belong to the scope outside, parameters to the function.
-                parameter = isinstance(node, ast.arguments) and below is asked and isinstance(asked, ast.arg)
+                parameter = (
+                    isinstance(node, ast.arguments)
+                    and below is asked
+                    and isinstance(asked, ast.arg)
+                )
                 if parameter or any(child is node for child in body):
                     return parent
             elif isinstance(parent, ast.ClassDef):
@@ -216,7 +226,9 @@ class Script:
         found = []
         for node in self._binding_nodes(name):
             scope = self.scope(node)
-            while isinstance(scope, COMPREHENSIONS) and isinstance(self.parents[node], ast.NamedExpr):
+            while isinstance(scope, COMPREHENSIONS) and isinstance(
+                self.parents[node], ast.NamedExpr
+            ):
                 scope = self.scope(scope)
             found.append((self._declared(scope, name), node))
         return found
@@ -289,7 +301,9 @@ def decode(file: str, source: bytes) -> tuple[str, str]:
         raise unreadable(file, 0, 0, f"{encoding} text that would not be written as it was read")
     if "\r" in text and "\r" in text.replace("\r\n", ""):
         line = text.replace("\r\n", "\n").partition("\r")[0].count("\n") + 1
-        raise unreadable(file, line, 0, "a lone carriage return, which only some programs take for a line's end")
+        raise unreadable(
+            file, line, 0, "a lone carriage return, which only some programs take for a line's end"
+        )
     return text, encoding
 
 

@@ -30,10 +30,16 @@ def refuse(path: str, was: os.stat_result, roots: Sequence[str] = ()) -> None:
     a symbolic link that leads out of `roots`, if there are any.
     """
     target = os.path.realpath(path)
-    if roots and os.path.islink(path) and not any(os.path.commonpath([target, root]) == root for root in roots):
+    if (
+        roots
+        and os.path.islink(path)
+        and not any(os.path.commonpath([target, root]) == root for root in roots)
+    ):
         raise Refused(f"a symbolic link to {target}, which is outside of what was asked for")
     if was.st_nlink > 1:
-        raise Refused(f"the file has {was.st_nlink} names (hard links), and the others would keep the old text")
+        raise Refused(
+            f"the file has {was.st_nlink} names (hard links), and the others would keep the old text"
+        )
     if not os.access(target, os.W_OK):
         raise Refused("the file is write-protected")
 
@@ -45,19 +51,28 @@ def replace(path: str, content: bytes, was: os.stat_result) -> None:
     """
     path = os.path.realpath(path)
     folder, name = os.path.split(path)
-    new = os.path.join(folder, f".{name}.patcher-new")  # a killed run leaves it, the next one writes over it
+    new = os.path.join(
+        folder, f".{name}.patcher-new"
+    )  # a killed run leaves it, the next one writes over it
     fd = _open(new)
     try:
         with os.fdopen(fd, "wb") as file:
             file.truncate()
             file.write(content)
-            if hasattr(os, "fchown") and (os.fstat(fd).st_uid, os.fstat(fd).st_gid) != (was.st_uid, was.st_gid):
+            if hasattr(os, "fchown") and (os.fstat(fd).st_uid, os.fstat(fd).st_gid) != (
+                was.st_uid,
+                was.st_gid,
+            ):
                 os.fchown(fd, was.st_uid, was.st_gid)
             os.chmod(new, stat.S_IMODE(was.st_mode))
             file.flush()
             os.fsync(fd)
             now = os.stat(path)
-            if (now.st_ino, now.st_size, now.st_mtime_ns) != (was.st_ino, was.st_size, was.st_mtime_ns):
+            if (now.st_ino, now.st_size, now.st_mtime_ns) != (
+                was.st_ino,
+                was.st_size,
+                was.st_mtime_ns,
+            ):
                 raise Refused("somebody has changed the file in the meantime")
             if fcntl is not None:
                 os.replace(new, path)

@@ -78,7 +78,11 @@ class Job:
         self.id, self.begun, self.failed = request["id"], time.monotonic(), None
         self.statuses = [None] * request["ranks"]
         logs, port = Path(request["logs"]), free_port()
-        shared = {"WORLD_SIZE": request["ranks"], "LOCAL_WORLD_SIZE": request["ranks"], **request["env"]}
+        shared = {
+            "WORLD_SIZE": request["ranks"],
+            "LOCAL_WORLD_SIZE": request["ranks"],
+            **request["env"],
+        }
         shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "faults"}
         self.store = forked(lambda: hold_store(port)) if request["agent_store"] else None
         if self.store:
@@ -124,7 +128,9 @@ def main(script):
     import torch.distributed  # noqa: F401
     import torchvision.transforms  # noqa: F401
 
-    sys.path.insert(0, str(Path(script).parent))  # as Python does for a script: support/ is beside it
+    sys.path.insert(
+        0, str(Path(script).parent)
+    )  # as Python does for a script: support/ is beside it
     code = compile(Path(script).read_bytes(), script, "exec")
     jobs, rest = [], b""
     while True:

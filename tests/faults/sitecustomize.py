@@ -63,7 +63,11 @@ def due(event, when):
         return False
     plan = fault()
     seen[event, when] += 1
-    return plan.get("at") == event and plan.get("when", "before") == when and plan.get("nth", 1) == seen[event, when]
+    return (
+        plan.get("at") == event
+        and plan.get("when", "before") == when
+        and plan.get("nth", 1) == seen[event, when]
+    )
 
 
 def strike():
@@ -81,9 +85,13 @@ def strike():
         Path("filler").write_bytes(bytes(free))
     else:
         to = [plan["to"]] if isinstance(plan.get("to"), str) else plan.get("to", [rank()])
-        ids = [os.getppid() if one == "agent" else int((folder / str(one)).read_text()) for one in to]
+        ids = [
+            os.getppid() if one == "agent" else int((folder / str(one)).read_text()) for one in to
+        ]
         for one in sorted(ids, key=os.getpid().__eq__):  # this one last
-            with contextlib.suppress(ProcessLookupError):  # it has nothing to do in the last save, and may be gone
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # it has nothing to do in the last save, and may be gone
                 os.kill(one, signal.Signals[plan["do"]])
         time.sleep(plan.get("rest", 0))
 
@@ -160,9 +168,13 @@ def spy(torch):
     plain_save, torch.save = torch.save, save
     torch.optim.SGD.step = counted_step(torch.optim.SGD.step)
     loss, ddp = torch.nn.CrossEntropyLoss, torch.nn.parallel.DistributedDataParallel
-    loss.forward = around(lambda *_: None if torch.is_grad_enabled() else "validation", paced(loss.forward))
+    loss.forward = around(
+        lambda *_: None if torch.is_grad_enabled() else "validation", paced(loss.forward)
+    )
     ddp.__init__ = around("start", ddp.__init__)
-    os.fsync = around(lambda number: f"fsync {base(os.readlink(f'/proc/self/fd/{number}'))}", os.fsync)
+    os.fsync = around(
+        lambda number: f"fsync {base(os.readlink(f'/proc/self/fd/{number}'))}", os.fsync
+    )
     for module, name, kind, partly in (
         (os, "replace", "replace", None),
         (os, "link", "link", None),
@@ -195,7 +207,10 @@ def taking_all(destroy):
     @functools.wraps(destroy)
     def wrapper(*args, **kwargs):
         if "FAULT_FOLDER" in os.environ:
-            left = [Path(os.environ["FAULT_FOLDER"], f"left.{n}") for n in range(int(os.environ["WORLD_SIZE"]))]
+            left = [
+                Path(os.environ["FAULT_FOLDER"], f"left.{n}")
+                for n in range(int(os.environ["WORLD_SIZE"]))
+            ]
             left[rank()].touch()
             while not all(path.exists() for path in left):
                 time.sleep(0.05)

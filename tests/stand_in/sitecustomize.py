@@ -25,8 +25,12 @@ from types import SimpleNamespace
 
 def log(event, **details):
     if path := os.environ.get("STAND_IN_LOG"):
-        line = json.dumps({"event": event, **details, "pid": os.getpid(), "rank": os.environ.get("RANK")})
-        with open(path, "a") as file:  # one short write in append mode: lines of several ranks do not mix
+        line = json.dumps(
+            {"event": event, **details, "pid": os.getpid(), "rank": os.environ.get("RANK")}
+        )
+        with open(
+            path, "a"
+        ) as file:  # one short write in append mode: lines of several ranks do not mix
             file.write(line + "\n")
 
 
@@ -34,7 +38,11 @@ def log(event, **details):
 def announce(devices):
     """Say once a job, when a device is first asked for, that no GPU is at work; workers inherit the cache."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"stand-in: torch.cuda is played by the CPU, {devices} devices", file=sys.stderr, flush=True)
+        print(
+            f"stand-in: torch.cuda is played by the CPU, {devices} devices",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def play(torch, devices):
@@ -71,7 +79,9 @@ def play(torch, devices):
         nonlocal current
         index = _get_device_index(device)
         log("set_device", index=index)
-        if index >= 0:  # torch ignores a negative index without a word, which hides a rank that was never set
+        if (
+            index >= 0
+        ):  # torch ignores a negative index without a word, which hides a rank that was never set
             current = existing(index)
 
     def cuda(self, device=None, *args, **kwargs):
@@ -84,10 +94,16 @@ def play(torch, devices):
         def wrapper(self, *args, **kwargs):
             def moves(target):
                 is_place = isinstance(target, (str, torch.device))
-                return is_place and torch.device(target).type == "cuda" and existing(target) is not None
+                return (
+                    is_place
+                    and torch.device(target).type == "cuda"
+                    and existing(target) is not None
+                )
 
             args = [arg for arg in args if not moves(arg)]
-            kwargs = {key: value for key, value in kwargs.items() if key != "device" or not moves(value)}
+            kwargs = {
+                key: value for key, value in kwargs.items() if key != "device" or not moves(value)
+            }
             return to(self, *args, **kwargs) if args or kwargs.keys() - {"non_blocking"} else self
 
         return wrapper
@@ -96,7 +112,10 @@ def play(torch, devices):
         """`Module.to` whose parameters remember where they were sent."""
 
         def wrapper(self, *args, **kwargs):
-            result, target = to(self, *args, **kwargs), kwargs.get("device", args[0] if args else None)
+            result, target = (
+                to(self, *args, **kwargs),
+                kwargs.get("device", args[0] if args else None),
+            )
             if isinstance(target, (str, torch.device)) and torch.device(target).type == "cuda":
                 for parameter in self.parameters():
                     parameter.pretended = torch.device("cuda", existing(target))
@@ -148,7 +167,10 @@ def play(torch, devices):
     ddp_init = DistributedDataParallel.__init__
 
     def init_ddp(self, module, device_ids=None, output_device=None, *args, **kwargs):
-        log("DistributedDataParallel", device_ids=device_ids and [existing(device) for device in device_ids])
+        log(
+            "DistributedDataParallel",
+            device_ids=device_ids and [existing(device) for device in device_ids],
+        )
         ddp_init(self, module, None, None, *args, **kwargs)
 
     DistributedDataParallel.__init__ = init_ddp
@@ -157,10 +179,16 @@ def play(torch, devices):
 
     def init_dp(self, module, device_ids=None, output_device=None, dim=0):
         dp_init(self, module)
-        if devices == 0:  # torch: without a device DataParallel calls the module, whatever the list says
+        if (
+            devices == 0
+        ):  # torch: without a device DataParallel calls the module, whatever the list says
             return
-        self.device_ids = [_get_device_index(x) for x in (range(devices) if device_ids is None else device_ids)]
-        self.output_device = _get_device_index(self.device_ids[0] if output_device is None else output_device)
+        self.device_ids = [
+            _get_device_index(x) for x in (range(devices) if device_ids is None else device_ids)
+        ]
+        self.output_device = _get_device_index(
+            self.device_ids[0] if output_device is None else output_device
+        )
         self.dim = dim
         log("DataParallel", device_ids=self.device_ids, output_device=self.output_device)
         for index in (*self.device_ids, self.output_device):

@@ -35,7 +35,9 @@ def add_models(models):
         return Gray(num_classes)
 
     def tiny(*, weights=None, num_classes=1000, **kwargs):
-        return nn.Sequential(nn.AvgPool2d(56), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, num_classes))
+        return nn.Sequential(
+            nn.AvgPool2d(56), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, num_classes)
+        )
 
     class Steep(nn.Sequential):
         def forward(self, images):
@@ -45,7 +47,9 @@ def add_models(models):
         return Steep(tiny(num_classes=num_classes))
 
     for builder in (gray, tiny, steep):
-        builder.__module__ = "torchvision.models.small"  # list_models(module=torchvision.models) goes by that
+        builder.__module__ = (
+            "torchvision.models.small"  # list_models(module=torchvision.models) goes by that
+        )
         setattr(models, builder.__name__, register_model()(builder))
 
 

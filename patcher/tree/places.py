@@ -7,7 +7,7 @@ from enum import Enum
 
 import libcst as cst
 
-from patcher import syntax
+from patcher.tree import syntax
 
 Body = Sequence[cst.BaseStatement]
 
@@ -25,14 +25,19 @@ class Place(Enum):
 
 
 def insert(
-    function: cst.FunctionDef, place: Place, lines: Body, order: Callable[[cst.CSTNode], tuple | None]
+    function: cst.FunctionDef,
+    place: Place,
+    lines: Body,
+    order: Callable[[cst.CSTNode], tuple | None],
 ) -> cst.FunctionDef:
     """`function` with `lines` at `place`; itself if it has no such place.
 
     `order` gives the rank of a statement that stands there already, so that those that are put
     there later stand where they would have come first.
     """
-    if place is Place.LAST_IN_LOOP and any(isinstance(node, cst.Continue) for node in syntax.descendants(function)):
+    if place is Place.LAST_IN_LOOP and any(
+        isinstance(node, cst.Continue) for node in syntax.descendants(function)
+    ):
         return function
 
     def edit(block: cst.IndentedBlock, at: int) -> cst.IndentedBlock:
@@ -41,7 +46,11 @@ def insert(
             inner = body[at].body
             start = 0 if place is Place.FIRST_IN_LOOP else len(inner.body)
             return block.with_changes(
-                body=[*body[:at], body[at].with_changes(body=_sorted(inner, start, lines, order)), *body[at + 1 :]]
+                body=[
+                    *body[:at],
+                    body[at].with_changes(body=_sorted(inner, start, lines, order)),
+                    *body[at + 1 :],
+                ]
             )
         return _sorted(block, at if place is Place.BEFORE_LOOP else at + 1, lines, order)
 
@@ -64,7 +73,9 @@ def _sorted(block: cst.IndentedBlock, at: int, lines: Body, order: Callable) -> 
     return block.with_changes(body=[*body[:at], *lines, *body[at:]])
 
 
-def _edited(node: cst.CSTNode, anchor: Callable[[cst.CSTNode], bool], edit: Callable) -> cst.CSTNode:
+def _edited(
+    node: cst.CSTNode, anchor: Callable[[cst.CSTNode], bool], edit: Callable
+) -> cst.CSTNode:
     """`node` with the innermost block below it that holds a statement for which `anchor` holds, edited."""
     block = node.body
     if not isinstance(block, cst.IndentedBlock):
@@ -76,7 +87,9 @@ def _edited(node: cst.CSTNode, anchor: Callable[[cst.CSTNode], bool], edit: Call
             inner = _edited(statement, anchor, edit)
             if inner is not statement:
                 return node.with_changes(
-                    body=block.with_changes(body=[*block.body[:index], inner, *block.body[index + 1 :]])
+                    body=block.with_changes(
+                        body=[*block.body[:index], inner, *block.body[index + 1 :]]
+                    )
                 )
     return node
 
@@ -146,7 +159,9 @@ def parser_name(module: cst.Module, text: Callable | None = None) -> str | None:
     for statement in module.body:
         if "parse_args" in (text or module.code_for_node)(statement):
             for node in syntax.descendants(statement):
-                if syntax.is_method_call(node, "parse_args") and isinstance(node.func.value, cst.Name):
+                if syntax.is_method_call(node, "parse_args") and isinstance(
+                    node.func.value, cst.Name
+                ):
                     return node.func.value.value
     return None
 
@@ -156,9 +171,15 @@ def optimized(statement: cst.CSTNode) -> tuple[str, str] | None:
     if not syntax.assigns(statement, lambda value: isinstance(value, cst.Call)):
         return None
     target, value = statement.body[0].targets[0].target, statement.body[0].value
-    made = isinstance(value.func, cst.Attribute) and syntax.is_dotted(value.func.value, "torch.optim")
+    made = isinstance(value.func, cst.Attribute) and syntax.is_dotted(
+        value.func.value, "torch.optim"
+    )
     parameters = value.args[0].value if value.args else None
-    if not made or not isinstance(target, cst.Name) or not syntax.is_method_call(parameters, "parameters"):
+    if (
+        not made
+        or not isinstance(target, cst.Name)
+        or not syntax.is_method_call(parameters, "parameters")
+    ):
         return None
     model = parameters.func.value
     return (model.value, target.value) if isinstance(model, cst.Name) else None
@@ -172,7 +193,9 @@ def training_names(function: cst.FunctionDef) -> dict[str, str]:
             found["model"] = node.func.value
         elif syntax.is_method_call(node, "step"):
             found["optimizer"] = node.func.value
-        elif syntax.is_method_call(node, "format") and (syntax.string(node.func.value) or "").startswith("Epoch"):
+        elif syntax.is_method_call(node, "format") and (
+            syntax.string(node.func.value) or ""
+        ).startswith("Epoch"):
             found["epoch"] = node.args[0].value
         elif isinstance(node, cst.Assign) and syntax.is_call(node.value, "ProgressMeter"):
             found["progress"] = node.targets[0].target
@@ -180,7 +203,9 @@ def training_names(function: cst.FunctionDef) -> dict[str, str]:
             name = "losses" if syntax.string(node.value.args[0].value) == "Loss" else "another"
             found[name] = node.targets[0].target
         elif isinstance(node, cst.For) and syntax.is_call(node.iter, "enumerate"):
-            found["step"] = node.target.elements[0].value if isinstance(node.target, cst.Tuple) else None
+            found["step"] = (
+                node.target.elements[0].value if isinstance(node.target, cst.Tuple) else None
+            )
     return {name: node.value for name, node in found.items() if isinstance(node, cst.Name)}
 
 
@@ -189,7 +214,10 @@ def training_loader(function: cst.FunctionDef) -> cst.Call | None:
     nodes = [*syntax.descendants(function)]
     handed = [node.args[0].value for node in nodes if syntax.is_call(node, "train") and node.args]
     named = [node.value for node in nodes if isinstance(node, cst.Assign) and _is_of(node, handed)]
-    return next((call for call in (named if handed else nodes) if syntax.is_call_of(call, "DataLoader")), None)
+    return next(
+        (call for call in (named if handed else nodes) if syntax.is_call_of(call, "DataLoader")),
+        None,
+    )
 
 
 def loader_in(line: cst.CSTNode) -> str | None:
@@ -211,15 +239,26 @@ def training_images(function: cst.FunctionDef) -> cst.Call | None:
     nodes, loader = [*syntax.descendants(function)], training_loader(function)
     images = innermost(loader.args[0].value) if loader and loader.args else None
     if isinstance(images, cst.Name):
-        nodes = [node.value for node in nodes if isinstance(node, cst.Assign) and _is_of(node, [images])]
+        nodes = [
+            node.value for node in nodes if isinstance(node, cst.Assign) and _is_of(node, [images])
+        ]
     return next((call for call in nodes if syntax.is_call_of(call, "ImageFolder")), None)
 
 
 def assigned(function: cst.FunctionDef, value: cst.CSTNode | None) -> str | None:
     """What this function calls what it assigns `value` to."""
-    assigns = (node for node in syntax.descendants(function) if isinstance(node, cst.Assign) and node.value is value)
+    assigns = (
+        node
+        for node in syntax.descendants(function)
+        if isinstance(node, cst.Assign) and node.value is value
+    )
     return next(
-        (node.targets[0].target.value for node in assigns if isinstance(node.targets[0].target, cst.Name)), None
+        (
+            node.targets[0].target.value
+            for node in assigns
+            if isinstance(node.targets[0].target, cst.Name)
+        ),
+        None,
     )
 
 
@@ -232,7 +271,9 @@ def innermost(value: cst.BaseExpression) -> cst.BaseExpression | None:
 
 def _is_of(line: cst.Assign, names: Sequence[cst.CSTNode]) -> bool:
     target = line.targets[0].target
-    return isinstance(target, cst.Name) and any(syntax.is_name(name, target.value) for name in names)
+    return isinstance(target, cst.Name) and any(
+        syntax.is_name(name, target.value) for name in names
+    )
 
 
 def with_parameter(function: cst.FunctionDef, name: str) -> cst.FunctionDef:
@@ -248,7 +289,9 @@ def with_argument(call: cst.Call, name: str) -> cst.Call:
     keyword = None if last.keyword is None else cst.Name(name)
     equal = last.equal if keyword else cst.MaybeSentinel.DEFAULT
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    return call.with_changes(args=[*others, cst.Arg(cst.Name(name), keyword, equal=equal, comma=comma), last])
+    return call.with_changes(
+        args=[*others, cst.Arg(cst.Name(name), keyword, equal=equal, comma=comma), last]
+    )
 
 
 def end_of_imports(body: Body) -> int:
@@ -266,7 +309,10 @@ def end_of_imports(body: Body) -> int:
 
 
 def last_option(body: Body) -> int:
-    return max((i for i, statement in enumerate(body) if adds_option(statement)), default=end_of_imports(body) - 1)
+    return max(
+        (i for i, statement in enumerate(body) if adds_option(statement)),
+        default=end_of_imports(body) - 1,
+    )
 
 
 def adds_option(statement: cst.CSTNode) -> bool:

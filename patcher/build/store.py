@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
-from patcher.build import UNDO
-from patcher.problem import Problem, Problems
+from patcher.build.manifest import UNDO
+from patcher.core.problem import Problem, Problems
 
 try:
     import fcntl
@@ -53,11 +53,15 @@ def write(
             with _locked(out):
                 recover(out)
                 files = files() if callable(files) else files
-                problems = _in_the_way(out, files, command) or (refuse(out, files) if refuse else [])
+                problems = _in_the_way(out, files, command) or (
+                    refuse(out, files) if refuse else []
+                )
                 if problems:
                     raise Problems(problems)
                 changed = [
-                    name for name, content in files.items() if (out / name).is_symlink() or _read(out / name) != content
+                    name
+                    for name, content in files.items()
+                    if (out / name).is_symlink() or _read(out / name) != content
                 ]
                 if changed:
                     _replace(out, {name: files[name] for name in changed}, modes)
@@ -69,7 +73,11 @@ def write(
             raise
     except OSError as error:
         whole = not os.path.lexists(out / UNDO)
-        hint = f"{out} is as it was." if whole else f"Run `{command}` again: it first puts back what was there."
+        hint = (
+            f"{out} is as it was."
+            if whole
+            else f"Run `{command}` again: it first puts back what was there."
+        )
         raise _unwritable(error, out, hint) from error
 
 
@@ -99,7 +107,9 @@ def recover(out: Path) -> None:
     """Put back what a killed or failed run had replaced, and drop what it left lying."""
     undo = out / UNDO
     if undo.is_dir():
-        for saved in sorted(undo.iterdir(), reverse=True):  # what is in a folder comes before the folder
+        for saved in sorted(
+            undo.iterdir(), reverse=True
+        ):  # what is in a folder comes before the folder
             path = out / _name_of(saved)
             if saved.name.startswith(KEPT):
                 path.parent.mkdir(exist_ok=True)
@@ -109,7 +119,9 @@ def recover(out: Path) -> None:
                 _remove_empty(path)
             else:
                 path.unlink(missing_ok=True)
-            saved.unlink(missing_ok=True)  # renaming a link to another link of the same file leaves both
+            saved.unlink(
+                missing_ok=True
+            )  # renaming a link to another link of the same file leaves both
         undo.rmdir()
         _sync(out)
     _clean(out)
@@ -154,7 +166,9 @@ def _stage(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, int
         staged = out / NEW / _flat(name)
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(fd, "wb") as file:
-            mode = (out / name).stat().st_mode & 0o7777 if (out / name).exists() else modes.get(name)
+            mode = (
+                (out / name).stat().st_mode & 0o7777 if (out / name).exists() else modes.get(name)
+            )
             if mode is not None:
                 os.chmod(staged, mode)
             file.write(content)
@@ -191,7 +205,9 @@ def _name_of(saved: Path) -> str:
 
 def _folders(names: Iterable[str]) -> list[str]:
     """The folders that these names lead into, outer ones first."""
-    return sorted({folder.as_posix() for name in names for folder in PurePosixPath(name).parents} - {"."})
+    return sorted(
+        {folder.as_posix() for name in names for folder in PurePosixPath(name).parents} - {"."}
+    )
 
 
 def _in_the_way(out: Path, files: Iterable[str], command: str) -> list[Problem]:
@@ -202,12 +218,16 @@ def _in_the_way(out: Path, files: Iterable[str], command: str) -> list[Problem]:
     """
     problems, hint = [], f"Move it away, then run `{command}` again."
     for folder in _folders(files):
-        if os.path.lexists(out / folder) and ((out / folder).is_symlink() or not (out / folder).is_dir()):
+        if os.path.lexists(out / folder) and (
+            (out / folder).is_symlink() or not (out / folder).is_dir()
+        ):
             found = f"expected a folder, found {_kind(out / folder)}"
             problems.append(Problem(found, file=(out / folder).as_posix(), hint=hint))
     for path in (out / name for name in files):
         if os.path.lexists(path) and _kind(path) not in ("a symbolic link", "a file"):
-            problems.append(Problem(f"expected a file, found {_kind(path)}", file=path.as_posix(), hint=hint))
+            problems.append(
+                Problem(f"expected a file, found {_kind(path)}", file=path.as_posix(), hint=hint)
+            )
     return problems
 
 
@@ -216,7 +236,13 @@ def _kind(path: Path) -> str:
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         return "a symbolic link"
-    return "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "a device, pipe or socket"
+    return (
+        "a folder"
+        if stat.S_ISDIR(mode)
+        else "a file"
+        if stat.S_ISREG(mode)
+        else "a device, pipe or socket"
+    )
 
 
 def _is_same(saved: Path, path: Path) -> bool:
@@ -224,14 +250,19 @@ def _is_same(saved: Path, path: Path) -> bool:
     if not path.exists() or saved.is_symlink() or path.is_symlink():
         return False
     was, now = saved.stat(), path.stat()
-    same = (was.st_mode, was.st_size) == (now.st_mode, now.st_size) and saved.read_bytes() == path.read_bytes()
+    same = (was.st_mode, was.st_size) == (
+        now.st_mode,
+        now.st_size,
+    ) and saved.read_bytes() == path.read_bytes()
     return os.path.samestat(was, now) or same
 
 
 def _remove_empty(folder: Path) -> None:
     """Remove a folder in which there is nothing, or only what Python has compiled."""
     left = list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else None
-    if left is not None and all(path.name == CACHE and path.is_dir() and not path.is_symlink() for path in left):
+    if left is not None and all(
+        path.name == CACHE and path.is_dir() and not path.is_symlink() for path in left
+    ):
         for cache in left:
             shutil.rmtree(cache)
         folder.rmdir()
@@ -260,7 +291,9 @@ def _locked(out: Path) -> Iterator[None]:
                 return
         finally:
             os.close(fd)
-        out.mkdir(parents=True, exist_ok=True)  # whoever held the lock has failed, and removed the folder
+        out.mkdir(
+            parents=True, exist_ok=True
+        )  # whoever held the lock has failed, and removed the folder
 
 
 def _read(path: Path) -> bytes | None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
-from patcher import places, syntax
-from patcher.names import MODULE, Names
+from patcher.tree import places, syntax
+from patcher.tree.names import MODULE, Names
 
 PACKAGE = "support"
 
@@ -34,13 +34,27 @@ class Draft:
         self.imports: dict[str, str] = {}  # other imports, as code, by the name that they bind
         self.added_functions: list[cst.FunctionDef] = []  # for a script that stands alone
         self.added_options: list[cst.BaseStatement] = []
-        self.placed: dict[int, tuple] = {}  # by id: a statement that a patch put somewhere, the place, and its order
-        self.brought: dict[tuple[str, str], str] = {}  # (function, variable) and the patch that brings it
-        self.ours = set(_imported(cst.parse_module(source))) if b"support" in _bytes(source) else set()
+        self.placed: dict[
+            int, tuple
+        ] = {}  # by id: a statement that a patch put somewhere, the place, and its order
+        self.brought: dict[
+            tuple[str, str], str
+        ] = {}  # (function, variable) and the patch that brings it
+        self.ours = (
+            set(_imported(cst.parse_module(source))) if b"support" in _bytes(source) else set()
+        )
 
     def copy(self) -> Draft:
         other = copy.copy(self)
-        for name in ("modules", "options", "imports", "placed", "brought", "added_functions", "added_options"):
+        for name in (
+            "modules",
+            "options",
+            "imports",
+            "placed",
+            "brought",
+            "added_functions",
+            "added_options",
+        ):
             setattr(other, name, copy.copy(getattr(self, name)))
         return other
 
@@ -72,10 +86,16 @@ class Draft:
 
         Raises Refused where one of the names means something else.
         """
-        for node in syntax.statements(self.support[module].decode(), newline) if module in self.support else ():
+        for node in (
+            syntax.statements(self.support[module].decode(), newline)
+            if module in self.support
+            else ()
+        ):
             if isinstance(node, cst.FunctionDef) and node.name.value == "add_options":
                 own = node.params.params[0].name.value
-                self.added_options += [syntax.replaced(line, own, cst.Name(parser)) for line in node.body.body]
+                self.added_options += [
+                    syntax.replaced(line, own, cst.Name(parser)) for line in node.body.body
+                ]
             elif isinstance(node, cst.FunctionDef):
                 self._bind(node.name.value, function if node.name.value == called else MODULE)
                 self.added_functions.append(node)
@@ -83,7 +103,9 @@ class Draft:
     def bring(self, name: str, function: str, patch: str) -> None:
         """Let `patch` make a variable of `function`.  Raises Refused where the script or another patch has it."""
         if self.brought.get((function, name), patch) != patch:
-            raise Refused(f"the patch {self.brought[function, name]} has brought a variable {name} into {function}")
+            raise Refused(
+                f"the patch {self.brought[function, name]} has brought a variable {name} into {function}"
+            )
         if scope := self.names.local_clash(name, function):
             self._clash(name, scope)
         self.brought[function, name] = patch
@@ -104,7 +126,9 @@ class Draft:
         found, new = set(), self.modules | self.ours
         while new:
             found |= new
-            new = {name for module in new for name in _imports_of(self.support.get(module, b""))} - found
+            new = {
+                name for module in new for name in _imports_of(self.support.get(module, b""))
+            } - found
         return tuple(sorted(found | {"__init__"})) if found else ()
 
     def finish(self, module: cst.Module) -> cst.Module:
@@ -119,7 +143,11 @@ class Draft:
         if self.options:
             parser = places.parser_name(module)
             lines = {f"{name}.add_options({parser})\n" for name in self.options}
-            there = [n for n in body if module.code_for_node(n).strip().endswith(f".add_options({parser})")]
+            there = [
+                n
+                for n in body
+                if module.code_for_node(n).strip().endswith(f".add_options({parser})")
+            ]
             at = body.index(there[0]) if there else places.last_option(body) + 1
             lines |= {module.code_for_node(n).replace("\r\n", "\n") for n in there}
             body = [n for n in body if n not in there]
@@ -128,7 +156,9 @@ class Draft:
             added = [node.name.value for node in self.added_functions]
 
             def may_call(node: cst.CSTNode) -> bool:
-                return isinstance(node, cst.FunctionDef) or any(name in module.code_for_node(node) for name in added)
+                return isinstance(node, cst.FunctionDef) or any(
+                    name in module.code_for_node(node) for name in added
+                )
 
             at = next(i for i, node in enumerate(body) if may_call(node))
             body[at:at] = self.added_functions
@@ -145,7 +175,9 @@ def _import_statement(names: list[str]) -> str:
     line = f"    from {PACKAGE} import {', '.join(names)}"
     if len(line) > 79:
         head = f"    from {PACKAGE} import ("
-        line = textwrap.fill(f"{', '.join(names)})", 79, initial_indent=head, subsequent_indent=" " * len(head))
+        line = textwrap.fill(
+            f"{', '.join(names)})", 79, initial_indent=head, subsequent_indent=" " * len(head)
+        )
     return f"""
 try:
 {line}
@@ -159,7 +191,11 @@ def _guarded(statement: cst.CSTNode) -> list[str]:
     """The names that a statement imports from `support`, if it is the one that the engine writes."""
     line = statement.body.body[0] if isinstance(statement, cst.Try) else None
     small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
-    ours = isinstance(small, cst.ImportFrom) and syntax.is_name(small.module, PACKAGE) and not small.relative
+    ours = (
+        isinstance(small, cst.ImportFrom)
+        and syntax.is_name(small.module, PACKAGE)
+        and not small.relative
+    )
     return [alias.evaluated_name for alias in small.names] if ours else []
 
 
@@ -176,8 +212,18 @@ def _imports_of(source: bytes) -> Iterator[str]:
 
 def options_of(source: bytes) -> list[str]:
     """The options that `add_options` of a module adds."""
-    calls = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call) and hasattr(n.func, "attr"))
-    strings = (a.value for n in calls if n.func.attr == "add_argument" for a in n.args if isinstance(a, ast.Constant))
+    calls = (
+        n
+        for n in ast.walk(ast.parse(source))
+        if isinstance(n, ast.Call) and hasattr(n.func, "attr")
+    )
+    strings = (
+        a.value
+        for n in calls
+        if n.func.attr == "add_argument"
+        for a in n.args
+        if isinstance(a, ast.Constant)
+    )
     return [value for value in strings if str(value).startswith("-")]
 
 

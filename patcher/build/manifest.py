@@ -11,8 +11,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from patcher.problem import Problem
-from patcher.project import Project, Request
+from patcher.build.project import Project, Request
+from patcher.core.problem import Problem
 
 MANIFEST = "manifest.json"
 UNDO = ".patcher-undo"  # while this folder exists, what lies in it is the true state of the build

@@ -6,7 +6,10 @@ import os
 import re
 
 UNSAFE = re.compile(r'[\x00-\x1f\x7f"\\\ud800-\udfff]')  # the last are bytes that are no text
-ESCAPES = {bytes([byte]): b"\\" + letter.encode() for byte, letter in zip(b'\a\b\t\n\v\f\r"\\', 'abtnvfr"\\')}
+ESCAPES = {
+    bytes([byte]): b"\\" + letter.encode()
+    for byte, letter in zip(b'\a\b\t\n\v\f\r"\\', 'abtnvfr"\\')
+}
 
 
 def diff(before: bytes | None, after: bytes, old: str, new: str) -> bytes:
@@ -17,11 +20,19 @@ def diff(before: bytes | None, after: bytes, old: str, new: str) -> bytes:
     """
     import difflib
 
-    if before is None and not after:  # it has no line that a hunk could add: only git's own header can say it
-        return b"diff --git %s %s\nnew file mode 100644\n" % (quoted(f"a/{new.partition('/')[2]}"), quoted(new))
+    if (
+        before is None and not after
+    ):  # it has no line that a hunk could add: only git's own header can say it
+        return b"diff --git %s %s\nnew file mode 100644\n" % (
+            quoted(f"a/{new.partition('/')[2]}"),
+            quoted(new),
+        )
     names = [_label("/dev/null" if before is None else old), _label(new)]
     found = difflib.diff_bytes(difflib.unified_diff, lines(before or b""), lines(after), *names)
-    return b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in found)
+    return b"".join(
+        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
+        for line in found
+    )
 
 
 def quoted(name: str) -> bytes:
@@ -29,7 +40,9 @@ def quoted(name: str) -> bytes:
     raw = os.fsencode(name)
     if not UNSAFE.search(name):
         return raw
-    return b'"%s"' % re.sub(rb"[^ !#-\[\]-~]", lambda found: ESCAPES.get(found[0]) or b"\\%03o" % ord(found[0]), raw)
+    return b'"%s"' % re.sub(
+        rb"[^ !#-\[\]-~]", lambda found: ESCAPES.get(found[0]) or b"\\%03o" % ord(found[0]), raw
+    )
 
 
 def _label(name: str) -> bytes:

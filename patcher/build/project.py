@@ -9,18 +9,20 @@ import sys
 from collections import namedtuple
 from pathlib import Path
 
-from patcher.problem import Problem, UsageError
+from patcher.core.problem import Problem, UsageError
 
 TYPE_CHECKING = False  # `typing` costs a run that has nothing to do more than its own work
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from patcher.patch import Patch
+    from patcher.core.patch import Patch
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parent.parent
 ENGINE = (
-    *("__init__.py", "build.py", "draft.py", "engine.py", "layout.py", "names.py", "patch.py", "places.py"),
-    *("source.py", "syntax.py", "unused.py"),
+    "__init__.py",
+    "build/build.py",
+    *("core/draft.py", "core/engine.py", "core/patch.py", "core/text.py"),
+    *("tree/layout.py", "tree/names.py", "tree/places.py", "tree/syntax.py", "tree/unused.py"),
 )
 """What decides, beside upstream and patches, which bytes a build has."""
 
@@ -42,9 +44,13 @@ class Project:
         """The project at `root`; else in the working directory or above; else the one that this package came with."""
         installed = HERE / "bundle"  # in a wheel; in a checkout they are beside the package
         here = Path.cwd()
-        candidates = [Path(root).absolute()] if root else [here, *here.parents, installed, HERE.parent]
+        candidates = (
+            [Path(root).absolute()] if root else [here, *here.parents, installed, HERE.parent]
+        )
         for candidate in candidates:
-            if (candidate / "upstream" / "lock.json").is_file() and (candidate / "patches" / "__init__.py").is_file():
+            if (candidate / "upstream" / "lock.json").is_file() and (
+                candidate / "patches" / "__init__.py"
+            ).is_file():
                 return cls(candidate)
         raise UsageError(f"{candidates[0]}: no upstream/lock.json and patches/__init__.py here")
 
@@ -54,7 +60,9 @@ class Project:
         paths += self.patches.rglob("*.py")
         # A hidden file is an editor's.
         files = {
-            path.relative_to(self.root).as_posix(): path for path in paths if path.name[0] != "." and path.is_file()
+            path.relative_to(self.root).as_posix(): path
+            for path in paths
+            if path.name[0] != "." and path.is_file()
         }
         files |= {f"patcher/{name}": HERE / name for name in ENGINE}
         return {name: hashlib.sha256(_text(files[name])).hexdigest() for name in sorted(files)}
@@ -105,13 +113,15 @@ class Project:
             names = [p.slug() for p in patches[:position]]
             late = [p.slug() for p in patches[position:] if p.slug() in patch.after]
             for name in [*late, *(name for name in patch.needs if name not in names)]:
-                raise Problem(f"{patch.slug()} has to come after {name}", file="patches/__init__.py")
+                raise Problem(
+                    f"{patch.slug()} has to come after {name}", file="patches/__init__.py"
+                )
         return patches
 
     def _patch(self, name: str, options: Mapping) -> Patch:
         import inspect
 
-        from patcher.patch import Patch
+        from patcher.core.patch import Patch
 
         if not (self.patches / f"{name}.py").is_file():
             known = sorted(p.stem for p in self.patches.glob("*.py") if p.stem != "__init__")
@@ -127,8 +137,14 @@ class Project:
         ]
         classes = [c for c in classes if not any(issubclass(o, c) for o in classes if o is not c)]
         if len(classes) != 1:
-            raise Problem(f"expected 1 subclass of Patch, found {len(classes)}", file=f"patches/{name}.py")
-        accepted = [p for p in inspect.signature(classes[0].__init__).parameters if p not in ("self", "options")]
+            raise Problem(
+                f"expected 1 subclass of Patch, found {len(classes)}", file=f"patches/{name}.py"
+            )
+        accepted = [
+            p
+            for p in inspect.signature(classes[0].__init__).parameters
+            if p not in ("self", "options")
+        ]
         for option in options:
             if option not in accepted:
                 has = f"it has: {', '.join(accepted)}" if accepted else "it has none"
@@ -137,13 +153,24 @@ class Project:
             patch = classes[0](**options)
             patch.fresh()  # the options that it has recorded are those that it takes
         except ValueError as error:
-            raise UsageError(f"{name}: {', '.join(f'{k}={v}' for k, v in options.items())}: {error}") from None
+            raise UsageError(
+                f"{name}: {', '.join(f'{k}={v}' for k, v in options.items())}: {error}"
+            ) from None
         except Exception as error:
             message = f"cannot be made: {type(error).__name__}: {error}"
-            raise self.blame(error, "cannot be made") or Problem(message, file=f"patches/{name}.py") from error
-        if not (patch.needles and patch.sites and all(isinstance(places, dict) for places in patch.sites.values())):
+            raise self.blame(error, "cannot be made") or Problem(
+                message, file=f"patches/{name}.py"
+            ) from error
+        if not (
+            patch.needles
+            and patch.sites
+            and all(isinstance(places, dict) for places in patch.sites.values())
+        ):
             expected = "expected sites = {file: {function: count}} and needles"
-            raise Problem(f"{expected}, found {patch.sites!r} and {patch.needles!r}", file=f"patches/{name}.py")
+            raise Problem(
+                f"{expected}, found {patch.sites!r} and {patch.needles!r}",
+                file=f"patches/{name}.py",
+            )
         return patch
 
     def _import(self, name: str):
@@ -156,7 +183,9 @@ class Project:
             return importlib.import_module(name)
         except SyntaxError as error:
             file = self._name(error.filename or "")
-            raise Problem(f"cannot import: {error.msg}", file=file, line=error.lineno or 0) from None
+            raise Problem(
+                f"cannot import: {error.msg}", file=file, line=error.lineno or 0
+            ) from None
         except Exception as error:
             raise self.blame(error, "cannot import") or error from error
 
@@ -166,7 +195,9 @@ class Project:
         while trace:
             file = self._name(trace.tb_frame.f_code.co_filename)
             if file.startswith("patches/"):
-                found = Problem(f"{what}: {type(error).__name__}: {error}", file=file, line=trace.tb_lineno)
+                found = Problem(
+                    f"{what}: {type(error).__name__}: {error}", file=file, line=trace.tb_lineno
+                )
             trace = trace.tb_next
         return found
 

@@ -8,7 +8,13 @@ import symtable
 from collections.abc import Iterator
 
 MODULE = "<module>"  # the place of code outside any function, as in a traceback
-UNNAMED = ("lambda", "listcomp", "setcomp", "dictcomp", "genexpr")  # scopes that belong to the function around them
+UNNAMED = (
+    "lambda",
+    "listcomp",
+    "setcomp",
+    "dictcomp",
+    "genexpr",
+)  # scopes that belong to the function around them
 
 
 class Names:
@@ -31,7 +37,12 @@ class Names:
         for scope, table in self._scopes:
             symbol = _symbol(table, name)
             around = table.get_type() != "class" and function.startswith(f"{scope}.")
-            if symbol is not None and scope != MODULE and (scope == function or around) and not symbol.is_global():
+            if (
+                symbol is not None
+                and scope != MODULE
+                and (scope == function or around)
+                and not symbol.is_global()
+            ):
                 return scope
         return None
 
@@ -41,13 +52,21 @@ class Names:
 
     def belongs_to_functions(self, name: str) -> bool:
         """Whether `name` is a variable of functions alone."""
-        symbols = [(scope, symbol) for scope, table in self._scopes if (symbol := _symbol(table, name))]
-        return bool(symbols) and all(scope != MODULE and symbol.is_local() for scope, symbol in symbols)
+        symbols = [
+            (scope, symbol) for scope, table in self._scopes if (symbol := _symbol(table, name))
+        ]
+        return bool(symbols) and all(
+            scope != MODULE and symbol.is_local() for scope, symbol in symbols
+        )
 
     def imports_part_of(self, module: str) -> bool:
         """Whether the script has an `import module.part`, which binds the name of the module too."""
         plain = (node for node in self._tree.body if isinstance(node, ast.Import))
-        return any(alias.name.startswith(f"{module}.") and not alias.asname for node in plain for alias in node.names)
+        return any(
+            alias.name.startswith(f"{module}.") and not alias.asname
+            for node in plain
+            for alias in node.names
+        )
 
     def late_star(self) -> int:
         """The line of a `from x import *` below the imports that the script begins with; 0 if there is none."""
@@ -57,7 +76,11 @@ class Names:
                 end = node.lineno
             elif not isinstance(node, (ast.Expr, ast.If, ast.Try)):
                 break
-        stars = (n for n in ast.walk(self._tree) if isinstance(n, ast.ImportFrom) and n.names[0].name == "*")
+        stars = (
+            n
+            for n in ast.walk(self._tree)
+            if isinstance(n, ast.ImportFrom) and n.names[0].name == "*"
+        )
         return next((node.lineno for node in stars if node.lineno > end), 0)
 
     def local_clash(self, name: str, function: str) -> str | None:
@@ -94,7 +117,9 @@ def _symbol(table: symtable.SymbolTable, name: str) -> symtable.Symbol | None:
         return None
 
 
-def _scopes(table: symtable.SymbolTable, outer: tuple[str, ...] = ()) -> Iterator[tuple[str, symtable.SymbolTable]]:
+def _scopes(
+    table: symtable.SymbolTable, outer: tuple[str, ...] = ()
+) -> Iterator[tuple[str, symtable.SymbolTable]]:
     """Every scope by the dotted name of its function or class.
 
     Those of lambdas and comprehensions count as the function around them: a patch may edit what stands in one.
@@ -108,6 +133,8 @@ def _scopes(table: symtable.SymbolTable, outer: tuple[str, ...] = ()) -> Iterato
 def _within(tree: ast.AST, scope: list[str]) -> Iterator[ast.AST]:
     """The nodes below the function or class of this dotted name; below the module where there is none."""
     for name in scope:
-        found = [n for n in ast.walk(tree) if getattr(n, "name", None) == name and hasattr(n, "body")]
+        found = [
+            n for n in ast.walk(tree) if getattr(n, "name", None) == name and hasattr(n, "body")
+        ]
         tree = found[0] if found else tree
     return ast.walk(tree)

@@ -9,13 +9,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from patcher import arrival, engine, unified, upstream, verdicts
-from patcher.arrival import Present
-from patcher.engine import Outcome, Verdict
-from patcher.patch import Patch
-from patcher.problem import Problem
-from patcher.project import Project, Request
-from patcher.sources import Arrived
+from patcher.build import upstream, verdicts
+from patcher.build.project import Project, Request
+from patcher.core import engine, unified
+from patcher.core.engine import Outcome, Verdict
+from patcher.core.patch import Patch
+from patcher.core.problem import Problem
+from patcher.vendor import compare
+from patcher.vendor.arrived import Arrived
+from patcher.vendor.compare import Present
 
 
 @dataclass(frozen=True)
@@ -34,28 +36,38 @@ class Judgement:
     facts: Mapping[str, object]
 
 
-def judge(project: Project, arrived: Arrived, present: Present, folder: str | None = None) -> Judgement:
+def judge(
+    project: Project, arrived: Arrived, present: Present, folder: str | None = None
+) -> Judgement:
     """Compare, and render every series on the new text.  Raises Problem(s) where the source cannot be used at all."""
-    chosen, others = arrival.choose(arrived, present.lock, folder)
+    chosen, others = compare.choose(arrived, present.lock, folder)
     scripts = {name: arrived.files[path] for name, path in chosen.items()}
-    notes, origin_problems = arrival.origin(arrived, scripts, present.lock)
-    notes += [*arrival.changes(chosen, scripts, present.scripts), *arrived.notes]
-    text, licence_notes, licence_problems = arrival.licence(arrived, chosen, present)
-    unexpected, beside = arrival.beside(arrived, chosen, present.lock)
+    notes, origin_problems = compare.origin(arrived, scripts, present.lock)
+    notes += [*compare.changes(chosen, scripts, present.scripts), *arrived.notes]
+    text, licence_notes, licence_problems = compare.licence(arrived, chosen, present)
+    unexpected, beside = compare.beside(arrived, chosen, present.lock)
     tables, stale, crashes, facts = _verdicts(project, chosen, scripts, present)
     others = [*origin_problems, *others, *crashes]
-    stale += list(arrival.needs(arrived, chosen, scripts))
+    stale += list(compare.needs(arrived, chosen, scripts))
     complete = not crashes and chosen.keys() == present.lock["files"].keys()
     files = _files(arrived, scripts, present, text, beside, tables) if complete else {}
     facts = {
-        "source": {"kind": arrived.kind, "origin": arrived.origin, "commit": arrived.commit, "date": arrived.date},
-        "pinned": arrival.is_pinned(scripts, present.lock),
-        "files": {name: arrival.fact(chosen[name], scripts[name], present.scripts.get(name)) for name in chosen},
-        "licence": arrival.kind_of(text) if text is not None else None,
+        "source": {
+            "kind": arrived.kind,
+            "origin": arrived.origin,
+            "commit": arrived.commit,
+            "date": arrived.date,
+        },
+        "pinned": compare.is_pinned(scripts, present.lock),
+        "files": {
+            name: compare.fact(chosen[name], scripts[name], present.scripts.get(name))
+            for name in chosen
+        },
+        "licence": compare.kind_of(text) if text is not None else None,
         "unexpected": unexpected,
         **facts,
     }
-    notes += [*licence_notes, *arrival.said_of(arrived, chosen, unexpected, present.lock)]
+    notes += [*licence_notes, *compare.said_of(arrived, chosen, unexpected, present.lock)]
     notes = [verdicts.printable(note) for note in notes]
     return Judgement(notes, tables, stale, licence_problems, others, files, facts)
 
@@ -74,17 +86,27 @@ def _verdicts(project: Project, chosen: Mapping, scripts: Mapping[str, bytes], p
         for patch in patches[series].values():
             for name in sorted(patch.sites.keys() - present.lock["files"].keys()):
                 message = f"names a file that is not in upstream/lock.json: {name}"
-                failed.setdefault(f"{patch.slug()} {name}", Problem(message, file=f"patches/{patch.slug()}.py"))
+                failed.setdefault(
+                    f"{patch.slug()} {name}", Problem(message, file=f"patches/{patch.slug()}.py")
+                )
         tables[series] = []
         for name, source in scripts.items():
-            tables[series] += _outcomes(project, chosen, name, source, [*patches[series].values()], support, failed)
+            tables[series] += _outcomes(
+                project, chosen, name, source, [*patches[series].values()], support, failed
+            )
     texts = verdicts.Texts(scripts, present.scripts)
     problems, candidates = verdicts.problems(project, tables, patches, chosen, texts)
     return tables, problems, list(failed.values()), {"candidates": candidates}
 
 
 def _outcomes(
-    project: Project, chosen: Mapping, name: str, source: bytes, patches, support: Mapping[str, bytes], failed: dict
+    project: Project,
+    chosen: Mapping,
+    name: str,
+    source: bytes,
+    patches,
+    support: Mapping[str, bytes],
+    failed: dict,
 ) -> Sequence[Outcome]:
     place = chosen[name]
     try:
@@ -108,10 +130,19 @@ def what_check_says(judged: Judgement) -> str:
     """What `check`, `apply` and the tests will say when this has been taken in."""
     said = []
     for series, outcomes in judged.tables.items():
-        counts = {v: sorted({o.patch for o in outcomes if o.verdict is v}) for v in (Verdict.STALE, Verdict.OBSOLETE)}
-        words = [f"{verdict.value} {', '.join(names)}" for verdict, names in counts.items() if names]
+        counts = {
+            v: sorted({o.patch for o in outcomes if o.verdict is v})
+            for v in (Verdict.STALE, Verdict.OBSOLETE)
+        }
+        words = [
+            f"{verdict.value} {', '.join(names)}" for verdict, names in counts.items() if names
+        ]
         if words:
-            then = "and `apply` writes nothing" if counts[Verdict.STALE] else "while `apply` writes the build"
+            then = (
+                "and `apply` writes nothing"
+                if counts[Verdict.STALE]
+                else "while `apply` writes the build"
+            )
             said.append(f"of series {series} {'; '.join(words)}, {then}")
     if said:
         return f"`check` will now exit with 1: {'. '.join(said)}."
@@ -129,19 +160,21 @@ def _files(
     """The scripts, the licence and the lock that names them."""
     lock = {key: value for key, value in present.lock.items() if key != "stale"}
     lock["files"] = {name: upstream.entry(scripts[name]) for name in sorted(scripts)}
-    if stale := {o.patch for outcomes in tables.values() for o in outcomes if o.verdict is Verdict.STALE}:
+    if stale := {
+        o.patch for outcomes in tables.values() for o in outcomes if o.verdict is Verdict.STALE
+    }:
         lock["stale"] = sorted(stale)
     if licence is not None:
-        lock["licence"] = arrival.kind_of(licence)
+        lock["licence"] = compare.kind_of(licence)
     # Of a copy without a commit nothing more is known, unless it is one that is known.
-    if arrived.commit or not (arrival.is_pinned(scripts, lock) or scripts == present.scripts):
+    if arrived.commit or not (compare.is_pinned(scripts, lock) or scripts == present.scripts):
         lock["original"] = {
             "repository": arrived.repository or present.lock["original"]["repository"],
-            "commit": arrived.commit or arrival.UNKNOWN,
+            "commit": arrived.commit or compare.UNKNOWN,
             **({"date": arrived.date} if arrived.date else {}),
             "licence": lock["licence"],
             "files": {
-                name: {"sha256": arrival.sha256(source), "lines": len(unified.lines(source))}
+                name: {"sha256": compare.sha256(source), "lines": len(unified.lines(source))}
                 for name, source in sorted(scripts.items())
             },
         }

@@ -16,8 +16,8 @@ import threading
 import time
 from pathlib import Path
 
-from patcher.problem import Problem, UsageError
-from patcher.sources import ENTRIES, SCRIPT, Arrived, Wanted, is_url
+from patcher.core.problem import Problem, UsageError
+from patcher.vendor.arrived import ENTRIES, SCRIPT, Arrived, Wanted
 
 QUIET = {  # it asks nobody anything; nor can it, without a terminal
     "GIT_TERMINAL_PROMPT": "0",
@@ -28,31 +28,52 @@ QUIET = {  # it asks nobody anything; nor can it, without a terminal
     "GIT_LFS_SKIP_SMUDGE": "1",
     "LC_ALL": "C",
 }
-OPTIONS = ("core.hooksPath=/dev/null", "credential.helper=", "credential.interactive=false", "gc.auto=0")
+OPTIONS = (
+    "core.hooksPath=/dev/null",
+    "credential.helper=",
+    "credential.interactive=false",
+    "gc.auto=0",
+)
 
 
 def is_repository(folder: Path) -> bool:
     """Whether a folder is a work tree or a bare repository; git itself is not asked, as it would read its settings."""
-    bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
+    bare = (
+        (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
+    )
     return (folder / ".git").exists() or bare
 
 
-def fetch(source: str, wanted: Wanted, rev: str | None, timeout: float) -> Arrived:
+def commit_of(source: str, wanted: Wanted, rev: str | None, timeout: float) -> Arrived:
     """The files of a commit: that of `rev` (a branch, a tag, a commit, also a shortened one), else of HEAD."""
     if rev is not None and (not rev or rev.startswith("-") or re.search(r"[\s:]", rev)):
         raise UsageError(f"--rev {rev}: expected a branch, a tag or a commit")
     remote = not Path(source).exists() and is_url(source)
     address = source if remote else str(Path(source).resolve())
-    with _Signals() as signals, tempfile.TemporaryDirectory(prefix="patcher-", ignore_cleanup_errors=True) as folder:
+    with (
+        _Signals() as signals,
+        tempfile.TemporaryDirectory(prefix="patcher-", ignore_cleanup_errors=True) as folder,
+    ):
         git = _Git(Path(folder), shown(source), address, timeout, signals)
         git("init", "--quiet", "--bare", "--template=", ".")
         commit = _commit(git, address, rev)
-        date = git("show", "--no-patch", "--no-show-signature", "--format=%cs", commit).decode().strip()
+        date = (
+            git("show", "--no-patch", "--no-show-signature", "--format=%cs", commit)
+            .decode()
+            .strip()
+        )
         files, paths, notes = _content(git, commit, wanted)
         if not remote:
             notes += _differing(Path(source), files, rev)
-    repository = shown(source) if remote and not source.startswith("file:") else ""  # no path of this machine
+    repository = (
+        shown(source) if remote and not source.startswith("file:") else ""
+    )  # no path of this machine
     return Arrived("git", shown(source), files, paths, repository, commit, date, notes)
+
+
+def is_url(source: str) -> bool:
+    """Whether git would take this for an address, `scheme://...` or `host:path`; a drive letter is no host."""
+    return "://" in source or bool(re.match(r"([\w.-]+@)?[\w.-]{2,}:(?!\\)", source))
 
 
 def shown(source: str) -> str:
@@ -62,7 +83,9 @@ def shown(source: str) -> str:
 
 def _commit(git: _Git, address: str, rev: str | None) -> str:
     fetch = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-commit-graph"]
-    if rev is None or not re.fullmatch(r"[0-9a-f]{4,39}", rev):  # a shortened name means nothing to the other side
+    if rev is None or not re.fullmatch(
+        r"[0-9a-f]{4,39}", rev
+    ):  # a shortened name means nothing to the other side
         try:
             git(*fetch, "--depth=1", "--", address, rev or "HEAD")
             return git("rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}").decode().strip()
@@ -73,14 +96,20 @@ def _commit(git: _Git, address: str, rev: str | None) -> str:
     git(*fetch, "--update-head-ok", "--", address, *heads)
     git("update-ref", "--no-deref", "HEAD", "refs/patcher/HEAD")
     try:
-        return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}").decode().strip()
+        return (
+            git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}")
+            .decode()
+            .strip()
+        )
     except Problem as problem:
         if getattr(problem, "final", False):
             raise
         raise UsageError(f"--rev {rev}: {git.source} has no such branch, tag or commit") from None
 
 
-def _content(git: _Git, commit: str, wanted: Wanted) -> tuple[dict[str, bytes], list[str], list[str]]:
+def _content(
+    git: _Git, commit: str, wanted: Wanted
+) -> tuple[dict[str, bytes], list[str], list[str]]:
     files, paths, modules = {}, [], []
     entries = git("ls-tree", "-r", "-z", "--full-tree", "--long", commit).split(b"\0")[:-1]
     if len(entries) > ENTRIES:
@@ -93,14 +122,22 @@ def _content(git: _Git, commit: str, wanted: Wanted) -> tuple[dict[str, bytes], 
             modules.append(inside)
         elif mode == b"120000":
             if wanted(inside):
-                raise Problem(f"{inside} is a link, and links are not followed", file=git.source, code=2)
+                raise Problem(
+                    f"{inside} is a link, and links are not followed", file=git.source, code=2
+                )
         else:
             paths.append(inside)
             if wanted(inside):
                 if int(size) > SCRIPT:
-                    raise Problem(f"{inside}: larger than {SCRIPT >> 20} MiB", file=git.source, code=2)
+                    raise Problem(
+                        f"{inside}: larger than {SCRIPT >> 20} MiB", file=git.source, code=2
+                    )
                 files[inside] = git("cat-file", "blob", name.decode())
-    return files, paths, [f"submodules, which are not fetched: {', '.join(modules)}"] if modules else []
+    return (
+        files,
+        paths,
+        [f"submodules, which are not fetched: {', '.join(modules)}"] if modules else [],
+    )
 
 
 def _differing(folder: Path, files: dict[str, bytes], rev: str | None) -> list[str]:
@@ -108,9 +145,15 @@ def _differing(folder: Path, files: dict[str, bytes], rev: str | None) -> list[s
     named = []
     for name, content in files.items() if rev is None else ():
         with contextlib.suppress(OSError):
-            if (folder / name).read_bytes().replace(b"\r\n", b"\n") != content.replace(b"\r\n", b"\n"):
+            if (folder / name).read_bytes().replace(b"\r\n", b"\n") != content.replace(
+                b"\r\n", b"\n"
+            ):
                 named.append(name)
-    return [f"the work tree differs, and the last commit is what counts: {', '.join(named)}"] if named else []
+    return (
+        [f"the work tree differs, and the last commit is what counts: {', '.join(named)}"]
+        if named
+        else []
+    )
 
 
 class _Git:
@@ -120,8 +163,18 @@ class _Git:
         self.signals = signals
         self.folder, self.source, self.address, self.timeout = folder, source, address, timeout
         self.until = time.monotonic() + timeout
-        ours = ("GIT_SSL", "GIT_SSH", "GIT_HTTP", "GIT_PROXY", "GIT_CONFIG")  # how to get there, not what is meant
-        inherited = {name: v for name, v in os.environ.items() if not name.startswith("GIT_") or name.startswith(ours)}
+        ours = (
+            "GIT_SSL",
+            "GIT_SSH",
+            "GIT_HTTP",
+            "GIT_PROXY",
+            "GIT_CONFIG",
+        )  # how to get there, not what is meant
+        inherited = {
+            name: v
+            for name, v in os.environ.items()
+            if not name.startswith("GIT_") or name.startswith(ours)
+        }
         self.environment = {**inherited, **QUIET, "GIT_DIR": str(folder)}
 
     def __call__(self, *arguments: str) -> bytes:
@@ -138,7 +191,9 @@ class _Git:
                 start_new_session=True,  # git starts helpers, which have to end with it
             )
         except OSError:
-            raise self._failed("git is not installed", "Install git, or give a folder or an archive.") from None
+            raise self._failed(
+                "git is not installed", "Install git, or give a folder or an archive."
+            ) from None
         finally:
             self.signals.held = False
         try:
@@ -146,14 +201,17 @@ class _Git:
             out, err = process.communicate(timeout=max(0.0, self.until - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise self._failed(
-                f"no answer within {self.timeout:g} seconds", "Try again later, or with a larger --timeout."
+                f"no answer within {self.timeout:g} seconds",
+                "Try again later, or with a larger --timeout.",
             ) from None
         finally:
             if process.poll() is None:
                 _kill(process)
         if process.returncode:
             advice = _advice(err)
-            raise self._failed(self._reason(err), advice or "Is this the right address?", final=bool(advice))
+            raise self._failed(
+                self._reason(err), advice or "Is this the right address?", final=bool(advice)
+            )
         return out
 
     def _reason(self, err: bytes) -> str:
@@ -161,7 +219,10 @@ class _Git:
         user = re.match(r"\w[\w+.-]*://([^/@]*@)", self.address)
         text = text.replace(user[1], "") if user else text
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        said = next((line for line in lines if line.startswith("fatal:")), lines[-1] if lines else "git failed")
+        said = next(
+            (line for line in lines if line.startswith("fatal:")),
+            lines[-1] if lines else "git failed",
+        )
         return f"git says: {said.removeprefix('fatal: ')}"
 
     def _failed(self, why: str, hint: str, final: bool = True) -> Problem:
@@ -172,7 +233,9 @@ class _Git:
 
 def _advice(err: bytes) -> str:
     """What git itself says to do with a repository that belongs to somebody else."""
-    found = re.search(r"^\s*(git config .*safe\.directory .*)$", err.decode("utf-8", "replace"), re.MULTILINE)
+    found = re.search(
+        r"^\s*(git config .*safe\.directory .*)$", err.decode("utf-8", "replace"), re.MULTILINE
+    )
     return f"It belongs to another user. If you trust that one: {found[1]}" if found else ""
 
 
@@ -195,7 +258,10 @@ class _Signals:
         self.held, self.came = False, None
 
     def __enter__(self) -> _Signals:
-        ours = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}  # else it is not for us
+        ours = {
+            signal.SIGTERM: signal.SIG_DFL,
+            signal.SIGINT: signal.default_int_handler,
+        }  # else it is not for us
         main = threading.current_thread() is threading.main_thread()
         self.before = {n: how for n, how in ours.items() if main and signal.getsignal(n) is how}
         for number in self.before:

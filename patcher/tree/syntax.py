@@ -20,7 +20,11 @@ def is_name(node: cst.CSTNode | None, value: str) -> bool:
 
 def is_method_call(node: cst.CSTNode, name: str) -> bool:
     """`anything.name(...)`."""
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name
+    return (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Attribute)
+        and node.func.attr.value == name
+    )
 
 
 def is_call(node: cst.CSTNode, dotted: str) -> bool:
@@ -38,7 +42,9 @@ def is_dotted(node: cst.CSTNode, dotted: str) -> bool:
     rest, _, last = dotted.rpartition(".")
     if not rest:
         return is_name(node, last)
-    return isinstance(node, cst.Attribute) and node.attr.value == last and is_dotted(node.value, rest)
+    return (
+        isinstance(node, cst.Attribute) and node.attr.value == last and is_dotted(node.value, rest)
+    )
 
 
 def statements(code: str, newline: str = "\n") -> list[cst.BaseStatement]:
@@ -64,7 +70,11 @@ def with_argument(call: cst.Call, keyword: str, value: cst.BaseExpression) -> cs
     between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     new = cst.Arg(
-        value, cst.Name(keyword), equal=tight, comma=last.comma, whitespace_after_arg=last.whitespace_after_arg
+        value,
+        cst.Name(keyword),
+        equal=tight,
+        comma=last.comma,
+        whitespace_after_arg=last.whitespace_after_arg,
     )
     return call.with_changes(args=[*others, last.with_changes(comma=between), new])
 
@@ -74,7 +84,11 @@ def with_element(state: cst.Dict, value: cst.BaseExpression) -> cst.Dict:
     *others, last = state.elements
     between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     return state.with_changes(
-        elements=[*others, last.with_changes(comma=between), cst.StarredDictElement(value, comma=last.comma)]
+        elements=[
+            *others,
+            last.with_changes(comma=between),
+            cst.StarredDictElement(value, comma=last.comma),
+        ]
     )
 
 
@@ -115,7 +129,16 @@ def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 @functools.cache
 def fields(kind: type[cst.CSTNode]) -> list[str]:
     """The fields of a kind of node that may hold code, and no spaces and comments; blocks come last, as in the text."""
-    layout = ("whitespace", "leading_lines", "lines_", "trailing", "header", "footer", "indent", "newline")
+    layout = (
+        "whitespace",
+        "leading_lines",
+        "lines_",
+        "trailing",
+        "header",
+        "footer",
+        "indent",
+        "newline",
+    )
     names = [field.name for field in dataclasses.fields(kind) if not field.name.startswith(layout)]
     blocks = () if kind is cst.IfExp else ("body", "handlers", "orelse", "finalbody")
     return sorted(names, key=lambda name: blocks.index(name) if name in blocks else -1)
@@ -135,9 +158,14 @@ def walk(node: cst.CSTNode, visitor):
             if new is not old:
                 changes[name] = None if new is cst.RemovalSentinel.REMOVE else new
         elif isinstance(old, (list, tuple)):
-            new = [(child, walk(child, visitor) if isinstance(child, cst.CSTNode) else child) for child in old]
+            new = [
+                (child, walk(child, visitor) if isinstance(child, cst.CSTNode) else child)
+                for child in old
+            ]
             if any(one is not child for child, one in new):
-                changes[name], left = spaced([part for child, one in new for part in parts(child, one, drops)])
+                changes[name], left = spaced(
+                    [part for child, one in new for part in parts(child, one, drops)]
+                )
                 if left and isinstance(node, cst.IndentedBlock):
                     changes["footer"] = [*left, *node.footer]
     return visitor.on_leave(node, node.with_changes(**changes) if changes else node)
@@ -156,7 +184,10 @@ class _Replacer:
         return True
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
-        for kind, part in ((cst.Attribute, "attr"), (cst.Arg, "keyword")):  # names that are no variables
+        for kind, part in (
+            (cst.Attribute, "attr"),
+            (cst.Arg, "keyword"),
+        ):  # names that are no variables
             if isinstance(original, kind) and getattr(updated, part) is not getattr(original, part):
                 return updated.with_changes(**{part: getattr(original, part)})
         return self.new if is_name(original, self.name) else updated
@@ -172,7 +203,14 @@ def parts(node: cst.CSTNode, result, drops: Iterable[str] = ()) -> Iterable:
     if not hasattr(node, "leading_lines"):
         return ()
     blank = itertools.takewhile(lambda line: line.comment is None, node.leading_lines)
-    return [*blank, *(cst.EmptyLine(comment=comment) for comment in comments(node) if comment.value not in drops)]
+    return [
+        *blank,
+        *(
+            cst.EmptyLine(comment=comment)
+            for comment in comments(node)
+            if comment.value not in drops
+        ),
+    ]
 
 
 def spaced(nodes: Iterable) -> tuple[list, list]:
@@ -211,7 +249,9 @@ def expression(statement: cst.CSTNode) -> cst.BaseExpression | None:
 def imported_as(module: cst.Module, name: str) -> str | None:
     """The name that a top-level `import name [as ...]` binds; None where there is no such import."""
     for statement in module.body:
-        for small in getattr(statement, "body", ()) if isinstance(statement, cst.SimpleStatementLine) else ():
+        for small in (
+            getattr(statement, "body", ()) if isinstance(statement, cst.SimpleStatementLine) else ()
+        ):
             for alias in small.names if isinstance(small, cst.Import) else ():
                 if is_name(alias.name, name):
                     return alias.asname.name.value if alias.asname else name
@@ -231,14 +271,20 @@ def without(block: cst.IndentedBlock, unwanted) -> cst.IndentedBlock:
             statement = statement.with_changes(leading_lines=[*above, *statement.leading_lines])
         body.append(statement)
         above = []
-    return block if len(body) == len(block.body) else block.with_changes(body=body, footer=[*above, *block.footer])
+    return (
+        block
+        if len(body) == len(block.body)
+        else block.with_changes(body=body, footer=[*above, *block.footer])
+    )
 
 
 def with_statement(block: cst.IndentedBlock, new: cst.BaseStatement, after) -> cst.IndentedBlock:
     """The block with `new` behind its first statement for which `after` holds; itself where there is none."""
     for index, statement in enumerate(block.body):
         if after(statement):
-            return block.with_changes(body=[*block.body[: index + 1], new, *block.body[index + 1 :]])
+            return block.with_changes(
+                body=[*block.body[: index + 1], new, *block.body[index + 1 :]]
+            )
     return block
 
 

@@ -9,7 +9,16 @@ class Problem(Exception):
     project, 2 for bad usage or an input that cannot be read, 0 for a mere warning.
     """
 
-    def __init__(self, message: str, *, file: str = "", line: int = 0, column: int = 0, hint: str = "", code: int = 1):
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str = "",
+        line: int = 0,
+        column: int = 0,
+        hint: str = "",
+        code: int = 1,
+    ):
         super().__init__(message)
         self.message, self.file, self.line, self.column = message, file, line, column
         self.hint, self.code = hint, code
@@ -40,3 +49,19 @@ class Problems(Exception):
     def __init__(self, problems: list[Problem]):
         super().__init__("; ".join(str(problem) for problem in problems))
         self.problems = problems
+
+
+def annotation(
+    level: str, title: str, message: str, file: str = "", line: int = 0, column: int = 0
+) -> str:
+    """A finding as a workflow command of GitHub, which shows it beside the line that it is about."""
+    place = {"file": file, "line": line, "col": column, "title": title}
+    properties = ",".join(f"{key}={escaped(str(v), ':,')}" for key, v in place.items() if v)
+    return f"::{level} {properties}::{escaped(message)}"
+
+
+def escaped(text: str, more: str = "") -> str:
+    """Text as GitHub reads it in a workflow command."""
+    for character in "%\r\n" + more:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

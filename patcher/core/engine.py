@@ -19,12 +19,12 @@ from enum import Enum
 
 import libcst as cst
 
-from patcher import layout, syntax, unused
-from patcher.draft import Draft, Refused
-from patcher.names import MODULE
-from patcher.patch import Patch
-from patcher.problem import Problem
-from patcher.source import compile_check, encoding_of, unreadable
+from patcher.core.draft import Draft, Refused
+from patcher.core.patch import Patch
+from patcher.core.problem import Problem
+from patcher.core.text import compile_check, encoding_of, unreadable
+from patcher.tree import layout, syntax, unused
+from patcher.tree.names import MODULE
 
 
 class Verdict(Enum):
@@ -64,7 +64,9 @@ class Rendered:
         return any(outcome.verdict is Verdict.STALE for outcome in self.outcomes)
 
 
-def render(file: str, source: bytes, patches: Sequence[Patch], support: Mapping[str, bytes] | None = None) -> Rendered:
+def render(
+    file: str, source: bytes, patches: Sequence[Patch], support: Mapping[str, bytes] | None = None
+) -> Rendered:
     """Apply to `source` those of `patches` that name `file` in their sites, in this order.
 
     `support` is what patches may let the script import: the modules of `patches/support/`, by name.
@@ -95,7 +97,9 @@ def render(file: str, source: bytes, patches: Sequence[Patch], support: Mapping[
     return Rendered(file, source, after, tuple(outcomes), draft.reached())
 
 
-def finish(pristine: cst.Module, module: cst.Module, draft: Draft, printer: Printer | None = None) -> cst.Module:
+def finish(
+    pristine: cst.Module, module: cst.Module, draft: Draft, printer: Printer | None = None
+) -> cst.Module:
     """What a series leaves to the engine: imports and options, what has become unused, and the layout."""
     code = (printer or Printer()).code
     return layout.aligned(pristine, unused.removed(pristine, draft.finish(module), code))
@@ -105,7 +109,9 @@ class Printer:
     """The text of statements, each printed once: a series changes few of them."""
 
     def __init__(self):
-        self._texts: dict[int, tuple[cst.CSTNode, str]] = {}  # the node is kept, so that its id stays its own
+        self._texts: dict[
+            int, tuple[cst.CSTNode, str]
+        ] = {}  # the node is kept, so that its id stays its own
 
     def text(self, module: cst.Module, node: cst.CSTNode) -> str:
         if id(node) not in self._texts:
@@ -114,7 +120,9 @@ class Printer:
 
     def code(self, module: cst.Module) -> str:
         """What `module.code` gives."""
-        text = "".join(self.text(module, node) for node in (*module.header, *module.body, *module.footer))
+        text = "".join(
+            self.text(module, node) for node in (*module.header, *module.body, *module.footer)
+        )
         return text if module.has_trailing_newline else text.removesuffix(module.default_newline)
 
     def bytes(self, module: cst.Module) -> bytes:
@@ -132,7 +140,10 @@ def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
         raise unreadable(file, error.raw_line, 0, error.message.partition("\n")[0]) from None
     printed = printer.bytes(module)
     if printed != source:
-        at = next((i for i, (a, b) in enumerate(zip(source, printed)) if a != b), min(len(source), len(printed)))
+        at = next(
+            (i for i, (a, b) in enumerate(zip(source, printed)) if a != b),
+            min(len(source), len(printed)),
+        )
         raise Problem(
             "LibCST does not print this file as it read it",
             file=file,
@@ -143,7 +154,9 @@ def parse(file: str, source: bytes, printer: Printer) -> cst.Module:
     return module
 
 
-def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequence[cst.CSTNode] = ()) -> cst.Module:
+def apply_once(
+    module: cst.Module, patch: Patch, printer: Printer, seen: Sequence[cst.CSTNode] = ()
+) -> cst.Module:
     """One pass of `patch` over all statements but `seen`; the patch keeps its findings in `hits` and `already_done`.
 
     What it asks for beside its edits goes to `patch.draft`.  Raises Refused where it cannot edit what it sees,
@@ -155,7 +168,9 @@ def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequenc
     skip = {id(node) for node in seen}
     body: list[cst.BaseStatement] = []
     for statement in module.body:
-        if id(statement) in skip or not any(needle in printer.text(module, statement) for needle in needles):
+        if id(statement) in skip or not any(
+            needle in printer.text(module, statement) for needle in needles
+        ):
             body.append(statement)
             continue
         before = len(patch.hits)
@@ -176,7 +191,10 @@ def apply_once(module: cst.Module, patch: Patch, printer: Printer, seen: Sequenc
 
 def _lost_comment(before: str, after: str, drops: Sequence[str]) -> str | None:
     """A comment of `before` that neither `after` nor `drops` has; None if there is none."""
-    for comments in (_hashes, _comments):  # to tell a comment from a string is slow, and seldom needed
+    for comments in (
+        _hashes,
+        _comments,
+    ):  # to tell a comment from a string is slow, and seldom needed
         lost = Counter(comments(before)) - Counter([*comments(after), *drops])
         if not lost:
             return None
@@ -208,14 +226,21 @@ def mark(source: bytes, text: str) -> bytes:
 
 
 def _judge(
-    file: str, pristine: cst.Module, module: cst.Module, patch: Patch, printer: Printer, draft: Draft
+    file: str,
+    pristine: cst.Module,
+    module: cst.Module,
+    patch: Patch,
+    printer: Printer,
+    draft: Draft,
 ) -> tuple[cst.Module, Draft, Outcome]:
     """The truth table: module and draft after `patch` where it is CLEAN, as they were where it is not."""
     first, second = patch.fresh(), patch.fresh()
     first.draft, second.draft = draft.copy(), draft.copy()
     expected, found = dict(patch.sites[file]), {}
 
-    def outcome(verdict: Verdict, line: int = 0, detail: str = "", refused: bool = False) -> Outcome:
+    def outcome(
+        verdict: Verdict, line: int = 0, detail: str = "", refused: bool = False
+    ) -> Outcome:
         return Outcome(patch.slug(), file, verdict, expected, found, line, detail, refused)
 
     try:
@@ -234,7 +259,11 @@ def _judge(
         half = "the edit is already there, and there is more to edit: is upstream half patched?"
         return module, draft, outcome(Verdict.STALE, detail=half)
     if second.hits or not second.already_done:
-        left = f"a second pass would edit {len(second.hits)} more" if second.hits else "`done` does not see the edit"
+        left = (
+            f"a second pass would edit {len(second.hits)} more"
+            if second.hits
+            else "`done` does not see the edit"
+        )
         return module, draft, outcome(Verdict.STALE, detail=f"a fault of the patch itself: {left}")
     return edited, first.draft, outcome(Verdict.CLEAN)
 
@@ -267,7 +296,9 @@ def _where(
         apply_once(pristine, alone, Printer())
     for function, node in alone.hits:
         if found.get(function, 0) > expected.get(function, 0):
-            return positions[node].start.line, f"in {function}: {_one_line(pristine.code_for_node(node))}"
+            return positions[
+                node
+            ].start.line, f"in {function}: {_one_line(pristine.code_for_node(node))}"
     functions = dict(_functions(pristine))
     for function, count in expected.items():
         if found.get(function, 0) < count:

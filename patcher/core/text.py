@@ -6,7 +6,7 @@ import io
 import tokenize
 import warnings
 
-from patcher.problem import Problem
+from patcher.core.problem import Problem
 
 
 def compile_check(file: str, source: bytes) -> None:
@@ -14,7 +14,9 @@ def compile_check(file: str, source: bytes) -> None:
     encoding_of(file, source)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python thinks of upstream's style is not the point
+            warnings.simplefilter(
+                "ignore"
+            )  # what Python thinks of upstream's style is not the point
             compile(source, file, "exec", dont_inherit=True)
     except SyntaxError as error:
         raise unreadable(file, error.lineno or 0, error.offset or 0, error.msg) from None
@@ -28,13 +30,18 @@ def encoding_of(file: str, source: bytes) -> str:
         source.decode(encoding)
     except UnicodeDecodeError:
         pass
-    except (SyntaxError, LookupError) as error:  # a cookie that names no encoding or not that of the BOM; or no text
+    except (
+        SyntaxError,
+        LookupError,
+    ) as error:  # a cookie that names no encoding or not that of the BOM; or no text
         encoding, why = "utf-8", str(error)
     try:
         source.decode(encoding)
     except UnicodeDecodeError as error:
         line = source.count(b"\n", 0, error.start) + 1
-        raise unreadable(file, line, 0, f"not {encoding}: byte 0x{source[error.start]:02x}") from None
+        raise unreadable(
+            file, line, 0, f"not {encoding}: byte 0x{source[error.start]:02x}"
+        ) from None
     if why:
         raise unreadable(file, 1, 0, why)
     if b"\0" in source:
@@ -45,5 +52,10 @@ def encoding_of(file: str, source: bytes) -> str:
 
 def unreadable(file: str, line: int, column: int, why: str) -> Problem:
     return Problem(
-        f"cannot parse: {why}", file=file, line=line, column=column, hint="Mend the file; nothing was written.", code=2
+        f"cannot parse: {why}",
+        file=file,
+        line=line,
+        column=column,
+        hint="Mend the file; nothing was written.",
+        code=2,
     )

@@ -12,9 +12,9 @@ import json
 import zlib
 from pathlib import Path
 
-from patcher.manifest import UNDO
-from patcher.problem import Problem
-from patcher.unified import lines
+from patcher.build.manifest import UNDO
+from patcher.core.problem import Problem
+from patcher.core.unified import lines
 
 RESTORE = "upstream/ is never edited by hand: restore it with `git checkout -- upstream`, and write a patch instead."
 
@@ -30,7 +30,9 @@ def read(folder: Path) -> dict:
             _expect(entry, sha256=str)
         _expect({"stale": lock.get("stale", [])}, stale=list)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Problem(f"not a lock: {type(error).__name__}: {error}", file="upstream/lock.json", hint=RESTORE) from None
+        raise Problem(
+            f"not a lock: {type(error).__name__}: {error}", file="upstream/lock.json", hint=RESTORE
+        ) from None
     return lock
 
 
@@ -47,8 +49,13 @@ def verify(folder: Path) -> tuple[dict[str, bytes], list[Problem]]:
     Raises Problem where a kill has left a mixture of two upstreams.
     """
     if (folder / UNDO).exists():
-        message, again = "taking in another upstream was interrupted", "`python -m patcher vendor SOURCE --write`"
-        raise Problem(message, file="upstream", hint=f"Run {again} again: it first puts back what was there.")
+        message, again = (
+            "taking in another upstream was interrupted",
+            "`python -m patcher vendor SOURCE --write`",
+        )
+        raise Problem(
+            message, file="upstream", hint=f"Run {again} again: it first puts back what was there."
+        )
     locked = read(folder)["files"]
     scripts, problems = {}, []
     for name in sorted(locked.keys() | {path.name for path in folder.glob("[!.]*.py")}):
@@ -87,9 +94,12 @@ def _edited(file: str, source: bytes, locked: dict) -> Problem:
     sums = [locked["lines"][i : i + 8] for i in range(0, len(locked["lines"]), 8)]
     now = lines(source)
     at = next(
-        (i for i, (line, s) in enumerate(zip(now, sums)) if f"{zlib.crc32(line):08x}" != s), min(len(now), len(sums))
+        (i for i, (line, s) in enumerate(zip(now, sums)) if f"{zlib.crc32(line):08x}" != s),
+        min(len(now), len(sums)),
     )
-    found = repr(now[at].decode("utf-8", "replace").strip()) if at < len(now) else "the end of the file"
+    found = (
+        repr(now[at].decode("utf-8", "replace").strip()) if at < len(now) else "the end of the file"
+    )
     return Problem(
         f"edited by hand: sha256 is not the lock's; this is the first line that differs, now {found}",
         file=file,

@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from patcher import syntax
+from patcher.tree import syntax
 
 COUNTS = ("device_count",)  # calls without an effect
 
 Dead = tuple[str, str, str]  # what kind of thing, in which function, and its name
 
 
-def removed(pristine: cst.Module, module: cst.Module, code: Callable[[cst.Module], str]) -> cst.Module:
+def removed(
+    pristine: cst.Module, module: cst.Module, code: Callable[[cst.Module], str]
+) -> cst.Module:
     """`module` without the imports, functions, parameters and variables that `pristine` reads and it no longer does."""
     text = code(pristine)
     if not _lost(text, code(module)):
@@ -34,7 +36,9 @@ def _lost(before: str, after: str) -> bool:
     """Whether a word that something is bound to occurs less often: else to look closer is not worth its time."""
     words, left = (Counter(re.findall(r"\.?[^\W\d]\w*", text)) for text in (before, after))
     lost = map(re.escape, words - left)  # an attribute with its dot
-    return any(re.search(rf"\b(import|as|def)\b[^:]*\b{word}\b|\b{word} = ", before) for word in lost)
+    return any(
+        re.search(rf"\b(import|as|def)\b[^:]*\b{word}\b|\b{word} = ", before) for word in lost
+    )
 
 
 def _dead(before: ast.Module, after: ast.Module) -> Iterator[Dead]:
@@ -59,12 +63,16 @@ def _dead(before: ast.Module, after: ast.Module) -> Iterator[Dead]:
     for node in after.body:
         if isinstance(node, ast.FunctionDef) and node.name in functions:
             calls = [call for call in positional if call.func.id == node.name]
-            if calls and len(calls) == reads[node.name] and not node.decorator_list:  # else it is somebody's interface
+            if (
+                calls and len(calls) == reads[node.name] and not node.decorator_list
+            ):  # else it is somebody's interface
                 yield from _dead_parameters(functions[node.name], node, calls)
             yield from _dead_in(functions[node.name], node, was, reads)
 
 
-def _dead_parameters(old: ast.FunctionDef, new: ast.FunctionDef, calls: list[ast.Call]) -> Iterator[Dead]:
+def _dead_parameters(
+    old: ast.FunctionDef, new: ast.FunctionDef, calls: list[ast.Call]
+) -> Iterator[Dead]:
     before, after = _reads(old), _reads(new)
     for place, parameter in enumerate(new.args.args):
         given = [call.args[place] for call in calls if place < len(call.args)]
@@ -72,16 +80,26 @@ def _dead_parameters(old: ast.FunctionDef, new: ast.FunctionDef, calls: list[ast
             yield "parameter", new.name, parameter.arg
 
 
-def _dead_in(old: ast.FunctionDef, new: ast.FunctionDef, was: Counter, reads: Counter) -> Iterator[Dead]:
+def _dead_in(
+    old: ast.FunctionDef, new: ast.FunctionDef, was: Counter, reads: Counter
+) -> Iterator[Dead]:
     before, after = _reads(old), _reads(new)
-    declared = {name for node in ast.walk(new) if isinstance(node, ast.Global) for name in node.names}
+    declared = {
+        name for node in ast.walk(new) if isinstance(node, ast.Global) for name in node.names
+    }
     for node in ast.walk(new):
         name = _variable(node)
         if name and name not in declared and before[name] > 0 and after[name] == 0:
             yield "variable", new.name, name
-        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        target = (
+            node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        )
         read = "." + getattr(target, "attr", "")
-        if isinstance(target, ast.Attribute) and _is_plain(node.value) and was[read] > 0 == reads[read]:
+        if (
+            isinstance(target, ast.Attribute)
+            and _is_plain(node.value)
+            and was[read] > 0 == reads[read]
+        ):
             yield "attribute", new.name, target.attr
     for name in declared:
         if after[name] + _stores(new)[name] == 0 and before[name] > 0:
@@ -106,7 +124,9 @@ def _reads(tree: ast.AST) -> Counter:
 
 
 def _stores(tree: ast.AST) -> Counter:
-    return Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    return Counter(
+        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    )
 
 
 def _variable(node: ast.AST) -> str | None:
@@ -117,7 +137,9 @@ def _variable(node: ast.AST) -> str | None:
 
 def _is_plain(value: ast.expr) -> bool:
     if isinstance(value, ast.Call):
-        return isinstance(value.func, ast.Attribute) and value.func.attr in COUNTS and not value.args
+        return (
+            isinstance(value.func, ast.Attribute) and value.func.attr in COUNTS and not value.args
+        )
     return isinstance(value, (ast.Constant, ast.Name, ast.Attribute))
 
 
@@ -128,7 +150,9 @@ def _parsed(value: cst.BaseExpression) -> ast.expr:
 def _without(module: cst.Module, dead: set[Dead]) -> cst.Module:
     functions = {node.name.value: node for node in module.body if isinstance(node, cst.FunctionDef)}
     places = {
-        name: [("parameter", name, parameter.name.value) in dead for parameter in node.params.params]
+        name: [
+            ("parameter", name, parameter.name.value) in dead for parameter in node.params.params
+        ]
         for name, node in functions.items()
     }
     body: list[cst.CSTNode] = []
@@ -142,13 +166,17 @@ def _without(module: cst.Module, dead: set[Dead]) -> cst.Module:
         if _is_dead(statement, "", dead):
             body += syntax.parts(statement, cst.RemovalSentinel.REMOVE)
             continue
-        if isinstance(small, (cst.Import, cst.ImportFrom)) and not isinstance(small.names, cst.ImportStar):
+        if isinstance(small, (cst.Import, cst.ImportFrom)) and not isinstance(
+            small.names, cst.ImportStar
+        ):
             names = [alias for alias in small.names if ("import", "", _bound(alias)) not in dead]
             if not names:
                 body += syntax.parts(statement, cst.RemovalSentinel.REMOVE)
                 continue
             if len(names) < len(small.names):
-                statement = statement.with_changes(body=[small.with_changes(names=_ended(names, small.names))])
+                statement = statement.with_changes(
+                    body=[small.with_changes(names=_ended(names, small.names))]
+                )
         body.append(syntax.walk(statement, _Remover(function, dead, places)))
     body, left = syntax.spaced(body)
     return module.with_changes(body=body, footer=[*left, *module.footer])
@@ -167,11 +195,19 @@ def _bound(alias: cst.ImportAlias) -> str:
 
 
 def _is_dead(line: cst.CSTNode, function: str, dead: set[Dead]) -> bool:
-    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+    small = (
+        line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+    )
     if isinstance(small, cst.Assign) and len(small.targets) == 1:
         target = small.targets[0].target
-        kind, name = ("attribute", target.attr) if isinstance(target, cst.Attribute) else ("variable", target)
-        return (kind, function, getattr(name, "value", "")) in dead and _is_plain(_parsed(small.value))
+        kind, name = (
+            ("attribute", target.attr)
+            if isinstance(target, cst.Attribute)
+            else ("variable", target)
+        )
+        return (kind, function, getattr(name, "value", "")) in dead and _is_plain(
+            _parsed(small.value)
+        )
     if isinstance(small, cst.Global):
         return all(("global", function, item.name.value) in dead for item in small.names)
     return False
@@ -192,7 +228,9 @@ class _Remover:
             if block is updated or not block.body or block.body[0] is updated.body[0]:
                 return block
             above = [line for line in block.body[0].leading_lines if line.comment]
-            return block.with_changes(body=[block.body[0].with_changes(leading_lines=above), *block.body[1:]])
+            return block.with_changes(
+                body=[block.body[0].with_changes(leading_lines=above), *block.body[1:]]
+            )
         if isinstance(updated, cst.FunctionDef) and any(self.places.get(updated.name.value, ())):
             kept = self._kept(updated.params.params, self.places[updated.name.value])
             return updated.with_changes(params=updated.params.with_changes(params=kept))
@@ -204,7 +242,9 @@ class _Remover:
 
     @staticmethod
     def _kept(parts: list, dead: list[bool]) -> list:
-        return _ended([*(part for part, gone in zip(parts, dead) if not gone), *parts[len(dead) :]], parts)
+        return _ended(
+            [*(part for part, gone in zip(parts, dead) if not gone), *parts[len(dead) :]], parts
+        )
 
 
 def _ended(kept: list, before: list) -> list:

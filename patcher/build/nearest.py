@@ -19,9 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from patcher import engine
-from patcher.draft import Refused
-from patcher.patch import MODULE, Patch
+from patcher.core import engine
+from patcher.core.draft import Refused
+from patcher.core.patch import Patch
+from patcher.tree.names import MODULE
 
 ALIKE = 0.5  # of 1: below this, two statements have nothing to do with each other
 SHOWN = 6  # statements a patch and file: whoever adapts the patch reads the rest in the code
@@ -42,7 +43,9 @@ class Statement:
     function: str
     line: int
     text: str  # its lines, as indented, without line ends
-    code: str = field(default="", compare=False)  # without layout, comments and the choice of quotes
+    code: str = field(
+        default="", compare=False
+    )  # without layout, comments and the choice of quotes
 
     @property
     def tokens(self) -> list[str]:
@@ -50,7 +53,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Trace:
     """A statement of the old text with what it has become; one of the two is None where the other stands alone."""
 
     fate: Fate
@@ -58,7 +61,7 @@ class Finding:
     new: Statement | None
 
 
-class Script:
+class Statements:
     """A script by its statements, and which of them a patch edits.  `source` has to be one that the engine takes."""
 
     def __init__(self, file: str, source: bytes):
@@ -67,7 +70,9 @@ class Script:
         self.file = file
         self.statements = list(_statements(source))
         self._module = engine.parse(file, source, engine.Printer())
-        self._positions = MetadataWrapper(self._module, unsafe_skip_copy=True).resolve(PositionProvider)
+        self._positions = MetadataWrapper(self._module, unsafe_skip_copy=True).resolve(
+            PositionProvider
+        )
 
     def edited_by(self, patch: Patch) -> Counter[Statement]:
         """In how many places `patch`, by itself, would edit a statement; in the order of the text."""
@@ -86,10 +91,12 @@ class Script:
         return alone.hits
 
     def _at(self, line: int) -> Statement | None:
-        return max((s for s in self.statements if s.line <= line), key=lambda s: s.line, default=None)
+        return max(
+            (s for s in self.statements if s.line <= line), key=lambda s: s.line, default=None
+        )
 
 
-def findings(old: Script, new: Script, patch: Patch) -> list[Finding]:
+def traces(old: Statements, new: Statements, patch: Patch) -> list[Trace]:
     """What has become of the statements that `patch` edits in `old`, and which ones it would edit in `new` beside them.
 
     Statements that the patch edits in both are left out: they are not why it is stale.
@@ -100,26 +107,32 @@ def findings(old: Script, new: Script, patch: Patch) -> list[Finding]:
     free = [s for s in new.statements if s not in taken]
     found, answered = [], set()
     for site, times in old.edited_by(patch).items():
-        after = same.get(site) or _nearest(site, [s for s in free if s not in answered], old, new, same)
+        after = same.get(site) or _nearest(
+            site, [s for s in free if s not in answered], old, new, same
+        )
         answered.add(after)
         if after is None:
-            found.append(Finding(Fate.GONE, site, None))
+            found.append(Trace(Fate.GONE, site, None))
         elif edited[after] < times:
-            found.append(Finding(Fate.CHANGED, site, after))
-    return found + [Finding(Fate.NEW, None, s) for s in edited if s not in answered]
+            found.append(Trace(Fate.CHANGED, site, after))
+    return found + [Trace(Fate.NEW, None, s) for s in edited if s not in answered]
 
 
-def shown(found: Sequence[Finding], old_file: str, new_file: str) -> list[str]:
-    """Findings as lines in the manner of a diff, each under the places that it speaks of."""
+def shown(found: Sequence[Trace], old_file: str, new_file: str) -> list[str]:
+    """Traces as lines in the manner of a diff, each under the places that it speaks of."""
     lines = []
-    for finding in found[:SHOWN]:
-        old, new = finding.old, finding.new
-        if finding.fate is Fate.CHANGED:
+    for trace in found[:SHOWN]:
+        old, new = trace.old, trace.new
+        if trace.fate is Fate.CHANGED:
             moved = f" in {new.function}" if new.function != old.function else ""
-            lines.append(f"{old_file}:{old.line} in {old.function}, now {new_file}:{new.line}{moved}:")
+            lines.append(
+                f"{old_file}:{old.line} in {old.function}, now {new_file}:{new.line}{moved}:"
+            )
             lines += _excerpt(old.text, new.text)
-        elif finding.fate is Fate.GONE:
-            lines.append(f"{old_file}:{old.line} in {old.function}, gone: nothing in {new_file} is like it:")
+        elif trace.fate is Fate.GONE:
+            lines.append(
+                f"{old_file}:{old.line} in {old.function}, gone: nothing in {new_file} is like it:"
+            )
             lines += [f"- {line}" for line in old.text.split("\n")]
         else:
             lines.append(f"{new_file}:{new.line} in {new.function}, not edited in {old_file}:")
@@ -153,7 +166,11 @@ def _statements(source: bytes) -> Iterator[Statement]:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 inner = (*scope, node.name)
             blocks = [block for block in _blocks(node) if block]
-            last = max(node.lineno, min(block[0].lineno for block in blocks) - 1) if blocks else node.end_lineno
+            last = (
+                max(node.lineno, min(block[0].lineno for block in blocks) - 1)
+                if blocks
+                else node.end_lineno
+            )
             text = lines[node.lineno - 1 : last]
             while blocks and len(text) > 1 and re.fullmatch(r"\s*(#.*)?", text[-1]):
                 text.pop()  # what stands above the first line of the body
@@ -179,7 +196,11 @@ def _head(node: ast.stmt) -> str:
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         if isinstance(getattr(node, name, None), list):
             setattr(node, name, [ast.Pass()] if name in ("body", "finalbody") else [])
-    return ast.unparse(node).removesuffix("pass").rstrip() if hasattr(node, "body") else ast.unparse(node)
+    return (
+        ast.unparse(node).removesuffix("pass").rstrip()
+        if hasattr(node, "body")
+        else ast.unparse(node)
+    )
 
 
 def _aligned(old: Sequence[Statement], new: Sequence[Statement]) -> dict[Statement, Statement]:
@@ -187,13 +208,17 @@ def _aligned(old: Sequence[Statement], new: Sequence[Statement]) -> dict[Stateme
     pairs, there = {}, _by_function(new)
     for function, olds in _by_function(old).items():
         news = there.get(function, [])
-        matcher = difflib.SequenceMatcher(None, *([s.code for s in side] for side in (olds, news)), False)
+        matcher = difflib.SequenceMatcher(
+            None, *([s.code for s in side] for side in (olds, news)), False
+        )
         for a, b, size in matcher.get_matching_blocks():
             pairs |= zip(olds[a : a + size], news[b : b + size])
     return pairs
 
 
-def _nearest(site: Statement, free: Sequence[Statement], old: Script, new: Script, same: dict) -> Statement | None:
+def _nearest(
+    site: Statement, free: Sequence[Statement], old: Statements, new: Statements, same: dict
+) -> Statement | None:
     """The most similar of `free`: in the function of the same name if there is one that is alike, else anywhere."""
     between = _between(site, old, new, same)
     for here in (True, False):
@@ -209,7 +234,7 @@ def _nearest(site: Statement, free: Sequence[Statement], old: Script, new: Scrip
     return next(iter(between)) if len(between) == 1 and next(iter(between)) in free else None
 
 
-def _between(site: Statement, old: Script, new: Script, same: dict) -> set[Statement]:
+def _between(site: Statement, old: Statements, new: Statements, same: dict) -> set[Statement]:
     """The statements of the new text that stand between what has become of the neighbours of `site`."""
     olds = _by_function(old.statements)[site.function]
     news = _by_function(new.statements).get(site.function, [])
@@ -227,7 +252,9 @@ def _likeness(a: Statement, b: Statement) -> float:
     if 2 * shared < (ALIKE - 0.45) * (len(left) + len(right)):
         return 0.0
     ratio = difflib.SequenceMatcher(None, left, right, False).ratio()
-    assigns = len(left) > 1 and len(right) > 1 and left[1] == right[1] == "=" and left[0] == right[0]
+    assigns = (
+        len(left) > 1 and len(right) > 1 and left[1] == right[1] == "=" and left[0] == right[0]
+    )
     return min(1.0, ratio + (0.15 if assigns else 0))
 
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from patcher import unified
-from patcher.problem import Problem, Problems, UsageError
-from patcher.sources import Arrived
-from patcher.verdicts import printable
+from patcher.build.verdicts import printable
+from patcher.core import unified
+from patcher.core.problem import Problem, Problems, UsageError
+from patcher.vendor.arrived import Arrived
 
 LICENCE = re.compile(r"(LICEN[CS]E|COPYING)(\.(txt|md|rst))?", re.IGNORECASE)
 LICENCES = {  # SPDX names, and the words by which each is known; the licence is the one whose words come first
@@ -50,7 +50,9 @@ def wanted(lock: Mapping) -> Callable[[str], bool]:
     return is_wanted
 
 
-def choose(arrived: Arrived, lock: Mapping, folder: str | None = None) -> tuple[dict[str, str], list[Problem]]:
+def choose(
+    arrived: Arrived, lock: Mapping, folder: str | None = None
+) -> tuple[dict[str, str], list[Problem]]:
     """The path of each script that the lock names, and a problem for each that is not there.
 
     In the public original they lie at the root, so one there is meant; else there has to be only one.
@@ -59,7 +61,9 @@ def choose(arrived: Arrived, lock: Mapping, folder: str | None = None) -> tuple[
     paths = sorted(arrived.files)
     if folder is not None:
         prefix = PurePosixPath(folder.replace("\\", "/")).as_posix().strip("/")
-        paths = [path for path in paths if path.rpartition("/")[0] == ("" if prefix == "." else prefix)]
+        paths = [
+            path for path in paths if path.rpartition("/")[0] == ("" if prefix == "." else prefix)
+        ]
     chosen, missing, several = {}, [], []
     for name in sorted(lock["files"]):
         found = [path for path in paths if path.rpartition("/")[2] == name]
@@ -67,7 +71,11 @@ def choose(arrived: Arrived, lock: Mapping, folder: str | None = None) -> tuple[
             chosen[name] = name if name in found else found[0]
         elif found:
             message = f"{name} is there {len(found)} times: {', '.join(found)}"
-            several.append(UsageError(message, file=arrived.origin, hint="Say which folder is meant, with --path."))
+            several.append(
+                UsageError(
+                    message, file=arrived.origin, hint="Say which folder is meant, with --path."
+                )
+            )
         else:
             missing.append(_missing(arrived, name))
     if several:
@@ -83,7 +91,9 @@ def _missing(arrived: Arrived, name: str) -> Problem:
     names = {path.rpartition("/")[2]: path for path in arrived.paths if path.endswith(".py")}
     alike = [names[close] for close in difflib.get_close_matches(name, names, n=3)]
     hint = f"Was it renamed? There is {', '.join(alike)}." if alike else "Is this the right source?"
-    return Problem(f"{name} is not there, but in upstream/lock.json", file=arrived.origin, hint=printable(hint))
+    return Problem(
+        f"{name} is not there, but in upstream/lock.json", file=arrived.origin, hint=printable(hint)
+    )
 
 
 def is_pinned(scripts: Mapping[str, bytes], lock: Mapping) -> bool:
@@ -93,19 +103,35 @@ def is_pinned(scripts: Mapping[str, bytes], lock: Mapping) -> bool:
     )
 
 
-def origin(arrived: Arrived, scripts: Mapping[str, bytes], lock: Mapping) -> tuple[list[str], list[Problem]]:
+def origin(
+    arrived: Arrived, scripts: Mapping[str, bytes], lock: Mapping
+) -> tuple[list[str], list[Problem]]:
     """Whether this is the pinned original: said first, and wrong where the commit says so and the bytes do not."""
     original = lock["original"]
     commit, pinned = original["commit"], original.get("files", {})
     is_that_commit = bool(arrived.commit) and arrived.commit.startswith(commit)
-    where = f"{arrived.kind} {arrived.origin}" + (f", commit {arrived.commit}" if arrived.commit else "")
+    where = f"{arrived.kind} {arrived.origin}" + (
+        f", commit {arrived.commit}" if arrived.commit else ""
+    )
     where += f" of {arrived.date}" if arrived.date else ""
     if is_pinned(scripts, lock):
-        since = "" if is_that_commit or not arrived.commit else "; the scripts are the same in the commit at hand"
+        since = (
+            ""
+            if is_that_commit or not arrived.commit
+            else "; the scripts are the same in the commit at hand"
+        )
         return [f"the pinned original (commit {commit}){since}", where], []
-    differing = [n for n in sorted(pinned) if n not in scripts or sha256(scripts[n]) != pinned[n].get("sha256")]
+    differing = [
+        n
+        for n in sorted(pinned)
+        if n not in scripts or sha256(scripts[n]) != pinned[n].get("sha256")
+    ]
     unix = {name: source.replace(b"\r\n", b"\n") for name, source in scripts.items()}
-    what = "the pinned original, but for its line endings" if is_pinned(unix, lock) else "not the pinned original"
+    what = (
+        "the pinned original, but for its line endings"
+        if is_pinned(unix, lock)
+        else "not the pinned original"
+    )
     first = f"{what} (commit {commit}): other sha256 of {', '.join(differing)}"
     problems = []
     if is_that_commit and pinned and not is_pinned(unix, lock):
@@ -122,7 +148,9 @@ def _bare(url: str) -> str:
     return url.removesuffix("/").removesuffix(".git").lower()
 
 
-def changes(chosen: Mapping, scripts: Mapping[str, bytes], present: Mapping[str, bytes]) -> Iterator[str]:
+def changes(
+    chosen: Mapping, scripts: Mapping[str, bytes], present: Mapping[str, bytes]
+) -> Iterator[str]:
     for name, source in scripts.items():
         place = "" if chosen[name] == name else f" (at {chosen[name]})"
         before = present.get(name)
@@ -149,7 +177,9 @@ def _line_ending(source: bytes) -> str:
 def _difference(before: bytes, after: bytes) -> tuple[int, int]:
     """How many lines are new and how many are gone; line endings do not count."""
     old, new = (unified.lines(side.replace(b"\r\n", b"\n")) for side in (before, after))
-    same = sum(block.size for block in difflib.SequenceMatcher(None, old, new, False).get_matching_blocks())
+    same = sum(
+        block.size for block in difflib.SequenceMatcher(None, old, new, False).get_matching_blocks()
+    )
     return len(new) - same, len(old) - same
 
 
@@ -166,7 +196,9 @@ def fact(path: str, source: bytes, before: bytes | None) -> dict:
     }
 
 
-def licence(arrived: Arrived, chosen: Mapping, present: Present) -> tuple[bytes | None, list[str], list[Problem]]:
+def licence(
+    arrived: Arrived, chosen: Mapping, present: Present
+) -> tuple[bytes | None, list[str], list[Problem]]:
     """The licence beside the scripts, else at the root; another kind is for a maintainer to decide."""
     folders = dict.fromkeys([*(path.rpartition("/")[0] for path in chosen.values()), ""])
     files = [p for f in folders for p in sorted(arrived.files) if p.rpartition("/")[0] == f]
@@ -176,7 +208,11 @@ def licence(arrived: Arrived, chosen: Mapping, present: Present) -> tuple[bytes 
         message = f"no licence is there; upstream/LICENSE is {before} and stays as it is"
         if arrived.kind == "folder":  # two scripts that somebody has copied
             return None, [f"licence: {message}"], []
-        return None, [], [Problem(message, file=arrived.origin, hint="May these scripts still be passed on?")]
+        return (
+            None,
+            [],
+            [Problem(message, file=arrived.origin, hint="May these scripts still be passed on?")],
+        )
     text = arrived.files[path]
     kind = kind_of(text)
     if kind != before:
@@ -201,14 +237,18 @@ def beside(arrived: Arrived, chosen: Mapping, lock: Mapping) -> tuple[list[str],
     beside = sorted(
         path
         for path in arrived.paths
-        if path.endswith(".py") and path.rpartition("/")[0] in folders and path not in chosen.values()
+        if path.endswith(".py")
+        and path.rpartition("/")[0] in folders
+        and path not in chosen.values()
     )
     names = [path.rpartition("/")[2] for path in beside]
     known = lock["original"].get("beside", [])
     return [path for path, name in zip(beside, names) if name not in known], names
 
 
-def said_of(arrived: Arrived, chosen: Mapping, unexpected: Sequence[str], lock: Mapping) -> Iterator[str]:
+def said_of(
+    arrived: Arrived, chosen: Mapping, unexpected: Sequence[str], lock: Mapping
+) -> Iterator[str]:
     """What is there beside what is taken in, for a person to know."""
     others = [path for path in sorted(arrived.files) if path.rpartition("/")[2] in chosen]
     others = [path for path in others if path not in chosen.values()]
@@ -234,11 +274,17 @@ def needs(arrived: Arrived, chosen: Mapping, scripts: Mapping[str, bytes]) -> It
                 modules = [node.module] if node.module else [alias.name for alias in node.names]
             for module in modules:
                 top = prefix + module.partition(".")[0]
-                found = [path for path in arrived.paths if path in (f"{top}.py", f"{top}/__init__.py")]
+                found = [
+                    path for path in arrived.paths if path in (f"{top}.py", f"{top}/__init__.py")
+                ]
                 if found:
-                    message = f"imports {module}, which lies beside it and is not taken in: {found[0]}"
+                    message = (
+                        f"imports {module}, which lies beside it and is not taken in: {found[0]}"
+                    )
                     hint = "What is built has to run alone: upstream/lock.json and the patches have to learn of it."
-                    yield Problem(message, file=chosen[name], line=node.lineno, hint=printable(hint))
+                    yield Problem(
+                        message, file=chosen[name], line=node.lineno, hint=printable(hint)
+                    )
 
 
 def sha256(source: bytes) -> str:

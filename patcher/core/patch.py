@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import libcst as cst
 
-from patcher import places, syntax
-from patcher.draft import Draft, Refused, options_of
-from patcher.names import MODULE
-from patcher.places import Place
+from patcher.core.draft import Draft, Refused, options_of
+from patcher.tree import places, syntax
+from patcher.tree.names import MODULE
+from patcher.tree.places import Place
 
 
 class Patch(cst.CSTTransformer):
@@ -75,8 +75,12 @@ class Patch(cst.CSTTransformer):
         super().__init_subclass__(**kwargs)
         # LibCST formats a name and looks it up for every node; a table of our own methods is several times faster.
         names = {name for c in cls.__mro__[: cls.__mro__.index(Patch)] for name in vars(c)}
-        cls._visitors = {getattr(cst, n[6:]): getattr(cls, n) for n in names if n.startswith("visit_")}
-        cls._leavers = {getattr(cst, n[6:]): getattr(cls, n) for n in names if n.startswith("leave_")}
+        cls._visitors = {
+            getattr(cst, n[6:]): getattr(cls, n) for n in names if n.startswith("visit_")
+        }
+        cls._leavers = {
+            getattr(cst, n[6:]): getattr(cls, n) for n in names if n.startswith("leave_")
+        }
 
     def done(self, node: cst.CSTNode) -> bool:
         """Whether `node` shows that the edit has been made; absent before, present after."""
@@ -118,7 +122,9 @@ class Patch(cst.CSTTransformer):
 
         Gives the name to call `function` by, the one that the function at hand needs.
         """
-        self.draft.inline(module, self._parser_for(module), function, self.function, self.module.default_newline)
+        self.draft.inline(
+            module, self._parser_for(module), function, self.function, self.module.default_newline
+        )
         return function
 
     def bring(self, variable: str) -> str:
@@ -132,19 +138,25 @@ class Patch(cst.CSTTransformer):
         self.draft.add_import(module, bound, self.function)
         return bound or module
 
-    def insert(self, function: cst.FunctionDef, place: Place, code: str, rank: int = 50) -> cst.FunctionDef:
+    def insert(
+        self, function: cst.FunctionDef, place: Place, code: str, rank: int = 50
+    ) -> cst.FunctionDef:
         """`function` with the statements of `code` at `place`, among what other patches put there by rank."""
         lines = syntax.statements(code, self.module.default_newline)
         for number, line in enumerate(lines):
             self.draft.placed[id(line)] = (line, place, (rank, self.slug(), number))
-        placed = {key: order for key, (_, where, order) in self.draft.placed.items() if where is place}
+        placed = {
+            key: order for key, (_, where, order) in self.draft.placed.items() if where is place
+        }
         result = places.insert(function, place, lines, lambda node: placed.get(id(node)))
         if result is function:
             why = ", or a `continue` skips it" if place is Place.LAST_IN_LOOP else ""
             self.refuse(f"{self.function} has no place {place.value}{why}", function)
         return result
 
-    def insert_check(self, function: cst.FunctionDef, check: str, rank: int, options: bool = False) -> cst.FunctionDef:
+    def insert_check(
+        self, function: cst.FunctionDef, check: str, rank: int, options: bool = False
+    ) -> cst.FunctionDef:
         """`function` with `check(args)`, of a support module, below the line that parses `args`; itself if it has none.
 
         With `options`, those of the module are added.
@@ -169,7 +181,9 @@ class Patch(cst.CSTTransformer):
         """The parser to which the options of `module` are added; a second one of a name would make argparse raise."""
         parser = self.parser_name()
         if parser is None or self.draft.names.belongs_to_functions(parser):
-            self.refuse("there is no `parser.parse_args()` with a parser that the script makes outside its functions")
+            self.refuse(
+                "there is no `parser.parse_args()` with a parser that the script makes outside its functions"
+            )
         for option in options_of(self.draft.support.get(module, b"")):
             if there := self._line_of_option(option):
                 self.refuse(f"the script has an option {option} already", there)
@@ -177,7 +191,9 @@ class Patch(cst.CSTTransformer):
 
     def _line_of_option(self, option: str) -> cst.CSTNode | None:
         """Where the script adds an option of this name."""
-        return next((node for node in self._nodes(option) if syntax.adds_option(node, option)), None)
+        return next(
+            (node for node in self._nodes(option) if syntax.adds_option(node, option)), None
+        )
 
     def _nodes(self, containing: str) -> Iterator[cst.CSTNode]:
         """Every node of the statements in whose text this stands: to walk through all of a script is slow."""

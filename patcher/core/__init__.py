@@ -1,0 +1,1 @@
+"""From bytes and a series to bytes and verdicts.  Pure: no paths, no printing, no processes."""

@@ -1,0 +1,1 @@
+"""Another upstream: fetched, compared, judged by every series, and taken in."""
