@@ -19,6 +19,7 @@ test-oldest: $(OLDEST)/ready
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/apply.py

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 sys.path.insert(0, str(Path(__file__).parent))
-import digits  # noqa: E402
+import digits
 
 ROOT = Path(__file__).resolve().parent.parent
 

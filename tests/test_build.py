@@ -677,7 +677,9 @@ def test_lost_folder_is_one_finding_and_is_written_again(toy, patcher):
     shutil.rmtree(toy / "build/support")
     result = patcher("check")
     assert result.code == 1
-    assert re.findall("^error: .*", result.out, flags=re.M) == ["error: build/support: missing"]
+    assert re.findall("^error: .*", result.out, flags=re.MULTILINE) == [
+        "error: build/support: missing"
+    ]
     assert "wrote support/ (4 files)\n" in patcher("apply").out
     assert tree(toy / "build") == fine
 

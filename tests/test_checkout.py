@@ -41,7 +41,11 @@ def test_clone_with_crlf_makes_the_same_build(
     source, clone = repository(tmp_path / "source", tracked), tmp_path / "clone"
     command = ["git", "clone", "--quiet", "-c", "core.autocrlf=true", str(source), str(clone)]
     subprocess.run(command, check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
-    for name in ("patches/support/gpu_list.py", "patcher/build/build.py", "upstream/distributed.py"):
+    for name in (
+        "patches/support/gpu_list.py",
+        "patcher/build/build.py",
+        "upstream/distributed.py",
+    ):
         assert (b"\r\n" in (clone / name).read_bytes()) is not attributes
     assert in_git(clone, "status", "--porcelain") == ""
     assert process("apply", cwd=clone, PYTHONPATH=str(clone)).code == 0

@@ -109,7 +109,7 @@ def test_exit_status_and_words_fit_the_situation(fresh, patcher, command, situat
     said = result.out + result.err
     assert result.code == code, said
     assert "Traceback" not in said
-    assert bool(re.search("^error: ", said, flags=re.M)) == (code != 0)
+    assert bool(re.search("^error: ", said, flags=re.MULTILINE)) == (code != 0)
     if code == 0:
         assert result.err == ""
 
@@ -211,10 +211,12 @@ def said(result, form: str) -> list[tuple]:
         ]
     if form == "github":
         found = re.findall(
-            r"^::error file=([^,]*),line=(\d+),title=patcher::(.*?)%0A(.*)", both, flags=re.M
+            r"^::error file=([^,]*),line=(\d+),title=patcher::(.*?)%0A(.*)",
+            both,
+            flags=re.MULTILINE,
         )
         return [(file, int(line), message, hint) for file, line, message, hint in found]
-    found = re.findall(r"^error: ([^:]*):(\d+): (.*)\n  (.*)", both, flags=re.M)
+    found = re.findall(r"^error: ([^:]*):(\d+): (.*)\n  (.*)", both, flags=re.MULTILINE)
     return [(file, int(line), message, hint) for file, line, message, hint in found]
 
 
@@ -305,11 +307,11 @@ def test_diff_of_a_stale_patch_shows_no_hunk_of_another(project, patcher):
     stale(project)
     result = patcher("diff", "reshape_topk")
     assert result.code == 1
-    assert re.findall("^[+-]{3} .*", result.out, flags=re.M) == [
+    assert re.findall("^[+-]{3} .*", result.out, flags=re.MULTILINE) == [
         "--- a/dataparallel.py",
         "+++ b/dataparallel.py",
     ]
-    assert len(re.findall("^[+-] ", result.out, flags=re.M)) == 2
+    assert len(re.findall("^[+-] ", result.out, flags=re.MULTILINE)) == 2
     result = patcher("diff", "reshape_topk", "--format", "json")
     assert json.loads(result.out)["diff"].count("@@ ") == 1
 
@@ -433,7 +435,7 @@ def test_diff_with_names_shows_only_what_these_patches_do(fresh, patcher):
     result = patcher("diff", "reshape_topk")
     assert result.code == 0
     assert result.out.count("-            correct_k = correct[:k].view(-1)") == 2
-    assert len(re.findall(r"^[-+](?!--|\+\+)", result.out, flags=re.M)) == 4
+    assert len(re.findall(r"^[-+](?!--|\+\+)", result.out, flags=re.MULTILINE)) == 4
 
 
 def test_list_shows_every_patch_with_series_state_and_sites(project, patcher):
@@ -489,7 +491,7 @@ def test_every_command_explains_itself(patcher, command):
 
 
 def test_examples_in_the_help_work(project, patcher):
-    lines = re.findall(r"^  patcher (.*?)(?:   .*)?$", cli.EXAMPLES, flags=re.M)
+    lines = re.findall(r"^  patcher (.*?)(?:   .*)?$", cli.EXAMPLES, flags=re.MULTILINE)
     lines = [line for line in lines if "://" not in line]
     assert len(lines) >= 6
     (project / "my_scripts").mkdir()
@@ -864,7 +866,7 @@ def test_exported_patch_tells_why_and_from_where_in_dep3_headers(project, patche
     patcher("export", "out")
     for name in (project / "out/series").read_text().split():
         head = (project / "out" / name).read_text().partition("\n---\n")[0]
-        fields = dict(re.findall(r"^([A-Z][A-Za-z-]+): (.*)$", head, flags=re.M))
+        fields = dict(re.findall(r"^([A-Z][A-Za-z-]+): (.*)$", head, flags=re.MULTILINE))
         assert set(fields) == {"Description", "Origin", "Bug", "Forwarded", "Applied-Upstream"}
         assert fields["Description"].endswith(".")
         assert f"patches/{name.removesuffix('.patch')}.py" in fields["Origin"]

@@ -95,7 +95,7 @@ def test_quilt_takes_its_patches_off_again(variant, tmp_path):
 
 
 def headings(diff: bytes) -> list[str]:
-    return re.findall(r"^(?:---|\+\+\+) (.*)$", diff.decode(), flags=re.M)
+    return re.findall(r"^(?:---|\+\+\+) (.*)$", diff.decode(), flags=re.MULTILINE)
 
 
 def test_module_comes_with_the_patch_that_needs_it_first(variant):

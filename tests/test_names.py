@@ -231,7 +231,7 @@ def functions_of(name: str, requests: dict) -> list[str]:
     """The functions whose code uses a name that the series brings."""
     found = []
     for method, args in requests:
-        if method == "use" and args[0] == name or method == "bring":
+        if (method == "use" and args[0] == name) or method == "bring":
             found.append(args[1])
         elif method == "inline" and name == "select_gpus":  # gpu_ids is for that one
             found.append(args[3])
@@ -253,7 +253,9 @@ def at_end(source: str, code: str) -> str:
 def in_functions(source: str, code: str, functions: list[str]) -> str:
     """With `code` at the begin of each function."""
     for function in functions:
-        head = re.search(rf"^( *)def {function.rpartition('.')[2]}\(.*\):\n", source, flags=re.M)
+        head = re.search(
+            rf"^( *)def {function.rpartition('.')[2]}\(.*\):\n", source, flags=re.MULTILINE
+        )
         lines = "".join(f"{head[1]}    {line}\n" for line in code.rstrip("\n").split("\n"))
         source = source[: head.end()] + lines + source[head.end() :]
     return source
@@ -262,7 +264,9 @@ def in_functions(source: str, code: str, functions: list[str]) -> str:
 def with_parameter(source: str, name: str, functions: list[str]) -> str:
     """With one more parameter for each function."""
     for function in functions:
-        head = re.search(rf"^ *def {function.rpartition('.')[2]}\((.*)\):\n", source, flags=re.M)
+        head = re.search(
+            rf"^ *def {function.rpartition('.')[2]}\((.*)\):\n", source, flags=re.MULTILINE
+        )
         more = f", {name}=None" if "*" in head[1] else f", *, {name}=None"
         source = f"{source[: head.end(1)]}{more if head[1] else more[2:]}{source[head.end(1) :]}"
     return source

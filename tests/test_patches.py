@@ -67,7 +67,7 @@ FORMS = {
     "lf": lambda text: text.encode(),
     "crlf": lambda text: text.replace("\n", "\r\n").encode(),
     "tabs": lambda text: re.sub(
-        "^(    )+", lambda m: "\t" * (len(m[0]) // 4), text, flags=re.M
+        "^(    )+", lambda m: "\t" * (len(m[0]) // 4), text, flags=re.MULTILINE
     ).encode(),
     "no final newline": lambda text: text.removesuffix("\n").encode(),
 }

@@ -683,7 +683,7 @@ def test_name_that_is_no_text_is_shown_as_it_can_be(folder, process, form):
     Path(name).write_bytes(OLD)
     result = process("rewrite", "--format", form, ".", cwd=folder)
     assert (result.code, result.err) == (1, "")
-    assert "a" in result.out and "xff" in result.out or "udcff" in result.out
+    assert ("a" in result.out and "xff" in result.out) or "udcff" in result.out
     assert process("rewrite", "--write", ".", cwd=folder).code == 0
     assert Path(name).read_bytes() == NEW
 

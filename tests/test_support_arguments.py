@@ -8,10 +8,10 @@ import socket
 import pytest
 
 pytest.importorskip("torch")
-from conftest import REPO, load  # noqa: E402
+from conftest import REPO, load
 
-from patches import support  # noqa: E402
-from patches.support import arguments, ranks, terminal  # noqa: E402
+from patches import support
+from patches.support import arguments, ranks, terminal
 
 MODULES = [
     importlib.import_module(f"patches.support.{module.name}")

@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 
 pytest.importorskip("torch")
-from conftest import REPO  # noqa: E402
-from PIL import Image  # noqa: E402
-from torchvision import datasets  # noqa: E402
+from conftest import REPO
+from PIL import Image
+from torchvision import datasets
 
-from patches.support import decode  # noqa: E402
+from patches.support import decode
 
 LIST = "skipped_images.txt"
 

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conftest import ending  # noqa: E402
+from conftest import ending
 
-from patches.support import files, owner  # noqa: E402
+from patches.support import files, owner
 
 
 @pytest.fixture(autouse=True)

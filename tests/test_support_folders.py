@@ -7,10 +7,10 @@ import warnings
 import pytest
 
 pytest.importorskip("torch")
-from PIL import Image  # noqa: E402
-from torchvision import datasets  # noqa: E402
+from PIL import Image
+from torchvision import datasets
 
-from patches.support import folders  # noqa: E402
+from patches.support import folders
 
 
 @pytest.fixture

@@ -98,7 +98,9 @@ def test_wait_for_the_device_is_time_of_the_step_and_not_of_the_next_ones_data(s
         "time": SimpleNamespace(time=lambda: now[0]),
         "meters": SimpleNamespace(reduce=lambda progress: passes(100)),
         "work": lambda: passes(10),
-        **{"progress": progress, "times": times, "data": data},
+        "progress": progress,
+        "times": times,
+        "data": data,
     }
     exec(after, names)
     names["train"](batches(), SimpleNamespace(print_freq=3))

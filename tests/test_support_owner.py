@@ -15,10 +15,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conftest import environment  # noqa: E402
-from tiny_run import new_process  # noqa: E402
+from conftest import environment
+from tiny_run import new_process
 
-from patches.support import owner  # noqa: E402
+from patches.support import owner
 
 GONE = {"pid": 4194305, "born": "1"}  # more than any process id
 

@@ -127,7 +127,7 @@ class Variant(NamedTuple):
 
 
 def in_both(*edits) -> dict:
-    return {name: edits for name in SCRIPTS}
+    return dict.fromkeys(SCRIPTS, edits)
 
 
 LOOP_NAMES = [

@@ -600,7 +600,7 @@ def test_script_that_does_not_parse_is_named_with_its_line_and_nothing_is_writte
     assert f"error: {says}" in result.out
     assert result.out.count("cannot parse") == 1  # once, not once a series
     # The other one is judged all the same.
-    assert re.search(r"^  reshape_topk +dataparallel.py  clean", result.out, flags=re.M)
+    assert re.search(r"^  reshape_topk +dataparallel.py  clean", result.out, flags=re.MULTILINE)
     assert tree(project / "upstream") == before
 
 

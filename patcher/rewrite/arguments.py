@@ -211,10 +211,8 @@ class Arguments:
         ):
             return
         if (
-            of_class
-            and (function.name != "__init__" or owner.decorator_list)
-            or function.decorator_list
-        ):
+            of_class and (function.name != "__init__" or owner.decorator_list)
+        ) or function.decorator_list:
             return
         for index, parameter in enumerate(function.args.args[of_class:]):
             passed = [self._passed(call, index, parameter.arg) for call in calls]

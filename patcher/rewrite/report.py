@@ -112,7 +112,7 @@ def text(results: Results, verbose: bool = False) -> Iterator[tuple[str, str]]:
         quiet = result.state in (NOTHING, State.ALREADY.value)
         if result.problem:
             yield str(result.problem), STYLES[result.state]
-        elif result.changed or quiet and result.named:
+        elif result.changed or (quiet and result.named):
             yield f"{result.file}: {_line(result)}", STYLES.get(result.state, "")
         for finding in result.findings:
             if finding.state in shown:

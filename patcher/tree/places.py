@@ -326,7 +326,7 @@ def place_of_import(body: Body, bound: str) -> int:
     for index in range(at, len(body)):
         small = body[index].body[0] if isinstance(body[index], cst.SimpleStatementLine) else None
         if not isinstance(small, cst.Import) or (index > at and body[index].leading_lines):
-            return index if index > at else at
+            return max(at, index)
         if small.names[0].evaluated_name > bound:
             return index
     return len(body)
