@@ -4,13 +4,20 @@ VENV ?= .venv
 OLDEST ?= .venv-oldest
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-oldest lint bench golden clean
+.PHONY: demo test test-thorough test-oldest lint bench golden readme clean
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/demo.py
 
+# Three at a time: most runs wait for one another, or for a signal, rather than compute.
+PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile
+
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not thorough"
+
+# With the many cases of one kind as well.
+test-thorough: $(VENV)/ready
+	$(PYTEST)
 
 # The built scripts, and the modules that they import, with the oldest torch that they run on.
 test-oldest: $(OLDEST)/ready
@@ -25,14 +32,13 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/apply.py
 	$(BIN)/python benchmarks/engine.py
 
-# What the series do to the scripts, for review: renew these after a change of patches/ or upstream/, and read their own diff.
+# What the series do to the scripts, for review: renew it after a change of patches/ or upstream/, and read its own diff.
 golden: $(VENV)/ready
-	folder=$$(mktemp -d) && for series in guide standard; do \
-	    $(BIN)/python -m patcher apply --series $$series --out $$folder/$$series/build > $$folder/log && \
-	    $(BIN)/python -m patcher diff --series $$series --out $$folder/$$series/build \
-	        | sed -e '/^--- .dev.null/,$$d' -e 's/build [0-9a-f]*: edit/build ID: edit/' \
-	        > tests/golden/$$series.diff || exit 1; \
-	done && rm -r $$folder
+	$(BIN)/python tests/goldens.py
+
+# The table of patches and the examples in README.md and docs/.
+readme: $(VENV)/ready
+	$(BIN)/python tests/pages.py
 
 # pip never replaces a pinned torch: the pins stand in setup.cfg, and a change there makes this run again.
 $(VENV)/ready: EXTRAS = dev

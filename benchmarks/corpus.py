@@ -1,4 +1,4 @@
-"""Files to rewrite, made from the standard library and from what is installed: real code with a function of ours."""
+"""Files to rewrite: real code, of Python and of what is installed, with a function of ours."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ import warnings
 from pathlib import Path
 
 LINES = range(300, 481)
-NEEDLES = (
-    b".view",
-    b".reshape",
-    b"local_rank",
-    b"local-rank",
-)  # a file that has one of these by itself is not taken
+NEEDLES = (b".view", b".reshape", b"local_rank", b"local-rank")  # no file may have one by itself
 
 BEFORE = '''\
 
@@ -31,7 +26,7 @@ def accuracy(output, target, topk=(1,)):
     return res
 '''
 AFTER = BEFORE.replace("[:k].view(-1)", "[:k].reshape(-1)")
-# One file in ten has the same with what people write: a comment in the expression, one that quotes it, other spaces.
+# One file in ten has what people write: comments in it, other spaces.
 PLAIN = "correct_k = correct[:k].view(-1).float().sum(0, keepdim=True)"
 WRITTEN = """# was: correct[:k].view(-1).sum()
         correct_k = (correct[:k]  # of the first
@@ -39,7 +34,7 @@ WRITTEN = """# was: correct[:k].view(-1).sum()
 
 
 def make(folder: Path, expected: Path, files: int, matching: int) -> None:
-    """Write files into `folder`, `matching` of them with a site, and into `expected` what they should become."""
+    """Write files, `matching` of them with a site, and into `expected` what they should become."""
     sources = _sources()
     for number in range(files):
         source = sources[number % len(sources)]
@@ -64,17 +59,14 @@ def _sources() -> list[bytes]:
     found = []
     for key in ("stdlib", "purelib"):
         for path in sorted(Path(sysconfig.get_paths()[key]).rglob("*.py")):
-            if "lib2to3/tests" in path.as_posix() or (
-                key == "stdlib" and "site-packages" in path.parts
-            ):
+            if "lib2to3/tests" in path.as_posix():
+                continue
+            if key == "stdlib" and "site-packages" in path.parts:
                 continue
             source = path.read_bytes()
-            plain = b"\r" not in source and source.endswith(b"\n") and source.isascii()
-            if (
-                source.count(b"\n") not in LINES
-                or not plain
-                or any(needle in source for needle in NEEDLES)
-            ):
+            if b"\r" in source or not source.endswith(b"\n") or not source.isascii():
+                continue
+            if source.count(b"\n") not in LINES or any(needle in source for needle in NEEDLES):
                 continue
             found += [source] if _parses(source) else []
             if len(found) == 500:

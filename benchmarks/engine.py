@@ -1,27 +1,26 @@
-"""What `patcher rewrite` and the engine cost against other tools on the same job, and whether each gets it right.
+"""What `patcher rewrite` and the engine cost, and whether they get it right, beside other tools.
 
     python benchmarks/engine.py [--runs 5] [--tools DIR] [--all]
 
-Whole processes in CPU time, children included, by turns (A B C A B C ...); a ratio is the median of the ratios of a
-turn.  The job is one edit, `x[:k].view(-1)` to `x[:k].reshape(-1)`, on real files (see corpus.py), and after each run
-every file is compared with what it should be.  The other tools are installed into a folder of their own.  Where the
-slow ones would take minutes they run in smaller rows only, unless `--all`.
+Whole processes in CPU time, children included, by turns (A B C A B C ...); a ratio is the median
+of the ratios of a turn.  The job is one edit, `x[:k].view(-1)` to `x[:k].reshape(-1)`, on real
+files (see corpus.py), and after each run every file is compared with what it should be.  The other
+tools are installed into a folder of their own.  The slow ones run in the smaller rows only, unless
+`--all` is given.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-PYTHON = sys.executable
+from timing import PYTHON, ROOT, environment, ratio, spent
+
 TOOLS = ["ast-grep-cli==0.51.1", "semgrep==1.185.0", "fixit==2.1.0"]
 PATTERN, FIX = "$A[:$K].view(-1)", "$A[:$K].reshape(-1)"
 
@@ -42,7 +41,9 @@ disable = ["fixit.rules"]
 """
 MATCH = """\
 m.Call(
-    func=m.Attribute(value=m.Subscript(slice=[m.SubscriptElement(m.Slice(lower=None))]), attr=m.Name("view")),
+    func=m.Attribute(
+        value=m.Subscript(slice=[m.SubscriptElement(m.Slice(lower=None))]), attr=m.Name("view")
+    ),
     args=[m.Arg(m.UnaryOperation(m.Minus(), m.Integer("1")))],
 )"""
 FIXIT_RULE = f"""\
@@ -56,7 +57,8 @@ SITE = {MATCH}
 class Reshape(LintRule):
     def visit_Call(self, node):
         if m.matches(node, SITE):
-            self.report(node, "reshape", replacement=node.with_deep_changes(node.func, attr=cst.Name("reshape")))
+            reshape = node.with_deep_changes(node.func, attr=cst.Name("reshape"))
+            self.report(node, "reshape", replacement=reshape)
 """
 LIBCST_COMMAND = f"""\
 import libcst as cst
@@ -74,8 +76,8 @@ class Reshape(VisitorBasedCodemodCommand):
             return updated_node
         return updated_node.with_deep_changes(updated_node.func, attr=cst.Name("reshape"))
 """
-# Six scripts and fifteen patches: by the engine; and one after the other, each through LibCST's `transform_module`,
-# as codemods are run: every patch parses, visits and prints the whole module.
+# Six scripts and fifteen patches: by the engine; and one after the other, each through LibCST's
+# `transform_module`, as codemods are run: every patch parses, visits and prints the whole module.
 SERIES = """\
 import sys
 from pathlib import Path
@@ -93,7 +95,8 @@ from pathlib import Path
 import libcst
 from libcst.codemod import Codemod, CodemodContext
 from patcher.core.draft import Draft
-from patcher.core.engine import Printer, finish
+from patcher.core.engine import finish
+from patcher.core.single_pass import Printer
 from patcher.build.project import Project, Request
 root = Path({root!r})
 project = Project(root)
@@ -127,13 +130,13 @@ for name, source in files:
         source = command.transform_module(libcst.parse_module(source)).bytes
     out.append(source)
 """
-# Commands that do not know of each other insert functions in another order, so lines are compared without it.
+# Commands that do not know of each other insert functions in another order: lines are sorted.
 LINES = "sorted(filter(bytes.strip, b.split(b'\\n')))"
 HASH = f"import hashlib; print([hashlib.sha256(repr({LINES}).encode()).hexdigest() for b in out])\n"
 
 
 class Tool(NamedTuple):
-    """A command on `files/` in its working directory, and the most files that it is given without `--all`."""
+    """A command on `files/` in its working directory, and its most files without `--all`."""
 
     command: list[str]
     most: int = 2000
@@ -143,73 +146,27 @@ class Tool(NamedTuple):
 
 def tools(folder: Path) -> dict[str, Tool]:
     """Every contestant, those of others installed into `folder`."""
-    if not (folder / "bin/ast-grep").exists():
+    bin = folder / "bin"
+    if not (bin / "ast-grep").exists():
         print(f"installing {', '.join(TOOLS)} into {folder}", flush=True)
         subprocess.run([PYTHON, "-m", "venv", folder], check=True)
-        subprocess.run(
-            [folder / "bin/python", "-m", "pip", "install", "--quiet", *TOOLS], check=True
-        )
-    bin = folder / "bin"
-    libcst = [
-        "-m",
-        "libcst.tool",
-        "codemod",
-        "-x",
-        "reshape_libcst.Reshape",
-        "files",
-        "--no-format",
-        "--hide-progress",
-    ]
+        subprocess.run([bin / "python", "-m", "pip", "install", "--quiet", *TOOLS], check=True)
+    ours = "-m patcher rewrite --write --select reshape_topk files"
+    libcst = "-m libcst.tool codemod -x reshape_libcst.Reshape files --no-format --hide-progress"
+    semgrep = "scan --metrics=off --disable-version-check --quiet --no-git-ignore"
+    sed = r"s/\(\[:k\]\)\.view(-1)/\1.reshape(-1)/"
+    sed = f"find files -name '*.py' | xargs sed -i '{sed}'"
+    grep = [f"{bin}/ast-grep", "run", "-p", PATTERN, "-r", FIX, "-l", "python", "-U", "files"]
+    semgrep = [f"{bin}/semgrep", *semgrep.split(), "--config=rule.yaml", "--autofix", "files"]
+    fixit = [f"{bin}/fixit", "--quiet", "fix", "--automatic", "files"]
     return {
-        "patcher rewrite": Tool(
-            [PYTHON, "-m", "patcher", "rewrite", "--write", "--select", "reshape_topk", "files"]
-        ),
-        "ast-grep": Tool(
-            [f"{bin}/ast-grep", "run", "-p", PATTERN, "-r", FIX, "-l", "python", "-U", "files"]
-        ),
-        "sed": Tool(
-            [
-                "sh",
-                "-c",
-                r"find files -name '*.py' | xargs sed -i 's/\(\[:k\]\)\.view(-1)/\1.reshape(-1)/'",
-            ]
-        ),
-        "libcst.tool": Tool([PYTHON, *libcst], most=200),
-        "semgrep": Tool(
-            [
-                f"{bin}/semgrep",
-                "scan",
-                "--metrics=off",
-                "--disable-version-check",
-                "--quiet",
-                "--no-git-ignore",
-            ]
-            + ["--config=rule.yaml", "--autofix", "files"],
-            most=200,
-        ),
-        "fixit": Tool(
-            [f"{bin}/fixit", "--quiet", "fix", "--automatic", "files"], most=200, codes=(0, 1)
-        ),
+        "patcher rewrite": Tool([PYTHON, *ours.split()]),
+        "ast-grep": Tool(grep),
+        "sed": Tool(["/bin/sh", "-c", sed]),
+        "libcst.tool": Tool([PYTHON, *libcst.split()], most=200),
+        "semgrep": Tool(semgrep, most=200),
+        "fixit": Tool(fixit, most=200, codes=(0, 1)),
     }
-
-
-def measured(tool: Tool, folder: Path) -> tuple[float, float]:
-    """CPU seconds of a process and its children, and MiB of the largest of them."""
-    path = os.pathsep.join([f"{Path(tool.command[0]).parent}", os.environ["PATH"]])
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "PATH": path}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            tool.command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode not in tool.codes:
-            log.seek(0)
-            raise SystemExit(
-                f"{' '.join(tool.command)}: {process.returncode}\n{log.read().decode()[-3000:]}"
-            )
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def row(
@@ -224,46 +181,36 @@ def row(
     subprocess.run(make, check=True)
     names = [path.relative_to(expected) for path in expected.rglob("*.py")]
     print(f"\n{title}", flush=True)
-    for name, text in (
-        ("rule.yaml", SEMGREP_RULE),
-        ("pyproject.toml", FIXIT_CONFIG),
-        ("reshape_rule.py", FIXIT_RULE),
-        ("reshape_libcst.py", LIBCST_COMMAND),
-    ):
-        folder.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
+    folder.mkdir(exist_ok=True)
+    (folder / "rule.yaml").write_text(SEMGREP_RULE)
+    (folder / "pyproject.toml").write_text(FIXIT_CONFIG)
+    (folder / "reshape_rule.py").write_text(FIXIT_RULE)
+    (folder / "reshape_libcst.py").write_text(LIBCST_COMMAND)
     (folder / ".libcst.codemod.yaml").write_text("modules: ['']\n")
     times: dict[str, list[float]] = {name: [] for name in contestants}
     memory, right = {}, {}
     for turn in range(runs + 1):
         for name, tool in contestants.items():
-            slow = tool.most < 2000
-            if turn > (1 if slow and files > 1 else runs):
-                continue
-            if turn == 0 and slow and files > 1:
-                continue  # nothing to warm up in a run of a minute
+            if tool.most < 2000 and files > 1 and turn != 1:
+                continue  # one run of a minute, which needs no warming up
             shutil.rmtree(folder / "files", ignore_errors=True)
             shutil.copytree(pristine, folder / "files")
-            seconds, memory[name] = measured(tool, folder)
+            seconds, memory[name] = spent(tool.command, folder, tool.codes)
             if turn:
                 times[name].append(seconds)
-            right[name] = sum(
-                (folder / "files" / n).read_bytes() == (expected / n).read_bytes() for n in names
-            )
+            done = ((folder / "files" / n, expected / n) for n in names)
+            right[name] = sum(ours.read_bytes() == wanted.read_bytes() for ours, wanted in done)
     ours = times["patcher rewrite"]
     print(f"  {'CPU':>9} {'ours is':>9}  {'memory':>9}  files as they should be")
     for name, seconds in times.items():
-        ratio = statistics.median(a / b for a, b in zip(ours, seconds))
+        cpu = statistics.median(seconds)
+        factor = "" if name == "patcher rewrite" else f"{ratio(ours, seconds):7.2f} x"
         says = f"{right[name]} of {files}" if contestants[name].works else ""
-        ratio = "" if name == "patcher rewrite" else f"{ratio:7.2f} x"
-        print(
-            f"  {statistics.median(seconds):7.2f} s {ratio:>9}  {memory[name]:5.0f} MiB  {says:14} {name}",
-            flush=True,
-        )
+        print(f"  {cpu:7.2f} s {factor:>9}  {memory[name]:5.0f} MiB  {says:14} {name}", flush=True)
 
 
 def series(scratch: Path, runs: int) -> None:
-    """The engine on six scripts and fifteen patches, against the same patches as codemod commands."""
+    """The engine on six scripts and fifteen patches, against the same ones as codemod commands."""
     print("\n6 files x 15 patches of a series", flush=True)
     programs = {"patcher.engine.render": SERIES, "transform_module, one after the other": COMMANDS}
     times: dict[str, list[float]] = {name: [] for name in programs}
@@ -271,48 +218,33 @@ def series(scratch: Path, runs: int) -> None:
     for turn in range(runs + 1):
         for name, program in programs.items():
             command = [PYTHON, "-c", program.format(root=str(ROOT))]
-            seconds, _ = measured(Tool(command), scratch)
+            seconds, _ = spent(command, scratch)
             if turn:
                 times[name].append(seconds)
             else:
-                environment = {**os.environ, "PYTHONPATH": str(ROOT)}
                 command[-1] += HASH
-                outputs.add(
-                    subprocess.run(command, capture_output=True, check=True, env=environment).stdout
-                )
+                run = {"capture_output": True, "check": True, "env": environment()}
+                outputs.add(subprocess.run(command, **run).stdout)
     assert len(outputs) == 1, "the engine and the commands make different files"
     ours, theirs = times.values()
     for name, seconds in times.items():
         print(f"  {statistics.median(seconds):7.2f} s  {name}")
-    print(f"  {statistics.median(a / b for a, b in zip(ours, theirs)):7.3f} x")
+    print(f"  {ratio(ours, theirs):7.3f} x")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Time patcher rewrite and the engine against other tools."
-    )
-    parser.add_argument(
-        "--runs", type=int, default=5, help="turns that count (default: 5); slow tools get one"
-    )
-    parser.add_argument(
-        "--tools",
-        type=Path,
-        default=ROOT / ".venv-bench",
-        help="where the other tools are installed",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="the slow tools on 2,000 files too: half an hour"
-    )
-    parser.add_argument(
-        "--rows", default="1,200,200s,2000,2000s,series", help="which rows (default: all)"
-    )
-    parser.add_argument("--only", default="", help="only these of the other tools, by name")
+    parser = argparse.ArgumentParser(description="Time rewrite and the engine beside other tools.")
+    add, default = parser.add_argument, ROOT / ".venv-bench"
+    add("--runs", type=int, default=5, help="turns that count (default: 5); slow tools get one")
+    add("--tools", type=Path, default=default, help="where the other tools are installed")
+    add("--all", action="store_true", help="the slow tools on 2,000 files too: half an hour")
+    add("--rows", default="1,200,200s,2000,2000s,series", help="which rows (default: all)")
+    add("--only", default="", help="only these of the other tools, by name")
     options = parser.parse_args()
     rows = options.rows.split(",")
     only = options.only and ["patcher rewrite", *options.only.split(",")]
-    contestants = {
-        n: t for n, t in tools(options.tools.absolute()).items() if not only or n in only
-    }
+    known = tools(options.tools.absolute())
+    contestants = {name: tool for name, tool in known.items() if not only or name in only}
     yardsticks = {
         "python -c 'import libcst'": Tool([PYTHON, "-c", "import libcst"], works=False),
         "python -c pass": Tool([PYTHON, "-c", "pass"], works=False),

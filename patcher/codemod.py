@@ -1,7 +1,8 @@
-"""Any patch, and any series, as a command of LibCST's own tool.
+r"""Any patch, and any series, as a command of LibCST's own tool.
 
     python -m libcst.tool codemod --no-format -x patcher.codemod.ReshapeTopK train.py
-    python -m libcst.tool codemod --no-format -x patcher.codemod.guide --set configurable_gpus.gpus=0,1 train.py
+    python -m libcst.tool codemod --no-format -x patcher.codemod.guide \
+        --set configurable_gpus.gpus=0,1 train.py
 
 Without `--no-format` the tool runs the formatter of its configuration over the whole file.
 A name is that of a patch class or of a series.  Classes are made when they are asked for, from
@@ -21,14 +22,15 @@ from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 
 from patcher.build.project import Project
 from patcher.core.draft import Draft, Refused
-from patcher.core.engine import Printer, apply_once, finish
+from patcher.core.engine import finish
+from patcher.core.single_pass import Printer, apply_once
 
 
 class SeriesCommand(CodemodCommand):
     """Runs patches one after the other over a module."""
 
     project: Project
-    series: Mapping[str, Mapping] = {}
+    series: Mapping[str, Mapping[str, object]] = {}
 
     def __init__(self, context: CodemodContext, sets: Sequence[str] | None = None):
         super().__init__(context)
@@ -40,17 +42,13 @@ class SeriesCommand(CodemodCommand):
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
         name = Path(self.context.filename or "").name
-        ours = any(
-            name in patch.sites for patch in self.patches
-        )  # then it is for those that name it
+        # One of our scripts is for the patches that name it, any other script for all of them.
+        patches = [patch for patch in self.patches if name in patch.sites] or self.patches
         printer, draft, edited, hits = Printer(), Draft(tree.bytes, self.project.support()), tree, 0
-        for patch in self.patches:
-            if ours and name not in patch.sites:
-                continue
+        for patch in patches:
             run = patch.fresh()
-            run.draft = draft
             try:
-                edited = apply_once(edited, run, printer)
+                edited = apply_once(edited, run, printer, draft)
             except Refused as refused:
                 raise SkipFile(f"{patch.slug()}: {refused.why}") from None
             hits += len(run.hits)
@@ -68,16 +66,12 @@ def __getattr__(name: str) -> type[SeriesCommand]:
     if name in series:
         members, text = series[name], f"The series {name}."
     else:
-        names = dict.fromkeys(patch for members in series.values() for patch in members)
-        found = next(
-            (p for p in project.configured({n: {} for n in names}) if type(p).__name__ == name),
-            None,
-        )
+        patches = project.configured({name: {} for members in series.values() for name in members})
+        found = next((patch for patch in patches if type(patch).__name__ == name), None)
         if found is None:
             raise AttributeError(f"there is no series and no patch {name!r}")
         members, text = {found.slug(): {}}, found.summary()
     body = {"project": project, "series": members, "DESCRIPTION": text, "__module__": __name__}
-    globals()[name] = type(
-        name, (SeriesCommand,), body
-    )  # libcst.tool hands commands to other processes by name
-    return globals()[name]
+    command = type(name, (SeriesCommand,), body)
+    globals()[name] = command  # libcst.tool hands commands to other processes by name
+    return command

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 from patcher.core.problem import Problem, annotation, escaped
 
 if TYPE_CHECKING:
-    from patcher.core.engine import Outcome
+    from rich.console import Console
+
+    from patcher.core.truth import Outcome
 
 STYLES = {
     "error": "bold red",
@@ -45,9 +47,8 @@ class Report:
     summary: str = ""
     diff: bytes = b""
     notes: Sequence[str] = ()  # said before all else
-    tables: Mapping[str, Sequence[Outcome]] = field(
-        default_factory=dict
-    )  # outcomes by series, where it is not one
+    next_steps: Sequence[str] = ()  # said after all else, to a person
+    tables: Mapping[str, Sequence[Outcome]] = field(default_factory=dict)  # by series, if several
     facts: Mapping[str, object] = field(default_factory=dict)  # more for json
     root: str = ""  # the project, if it is not the working directory
 
@@ -57,21 +58,22 @@ class Report:
         return max((problem.code for problem in self.problems), default=0)
 
 
-def text(report: Report) -> Iterator[tuple[str, str]]:
-    """Lines and their styles."""
+HEAD = ("patch", "series", "state", "sites", "what it does")
+
+
+def text(report: Report, verbose: bool = False) -> Iterator[tuple[str, str]]:
+    """Lines and their styles; what is clean is left out unless `verbose`."""
     if report.root:
         yield f"project {report.root}", ""
     yield from ((note, "") for note in report.notes)
-    for series, outcomes in {report.series: report.outcomes, **report.tables}.items():
-        yield from _table(series, outcomes)
+    yield from _table(report.series, report.outcomes, verbose)
+    for series, outcomes in report.tables.items():
+        yield from _table(series, outcomes, True)
     if report.rows:
-        table = [
-            ("patch", "series", "state", "sites", "what it does"),
-            *(_cells(row) for row in report.rows),
-        ]
-        widths = [max(len(cells[i]) for cells in table) for i in range(5)]
-        for index, cells in enumerate(table):
-            style = "bold" if index == 0 else STYLES.get(cells[2], "")
+        table = [HEAD, *(_cells(row) for row in report.rows)]
+        widths = [max(map(len, column)) for column in zip(*table)]
+        for cells in table:
+            style = "bold" if cells is HEAD else STYLES.get(cells[2], "")
             yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip(), style
     for problem in report.problems:
         yield f"{problem.level}: {problem}", STYLES[problem.level]
@@ -79,62 +81,53 @@ def text(report: Report) -> Iterator[tuple[str, str]]:
             yield f"  {line}".rstrip(), ""
     if report.summary:
         yield report.summary, "bold"
+    yield from ((line, "") for line in report.next_steps)
 
 
-def _table(series: str, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
-    if outcomes:
+def _table(series: str, outcomes: Sequence[Outcome], verbose: bool) -> Iterator[tuple[str, str]]:
+    shown = [o for o in outcomes if verbose or o.verdict.value != "clean"]
+    if shown:
         yield f"series {series}", "bold"
-        names, files = (max(len(getattr(o, key)) for o in outcomes) for key in ("patch", "file"))
-        for o in outcomes:
-            yield (
-                f"  {o.patch:{names}}  {o.file:{files}}  {o.verdict.value:8}  {_found(o)}".rstrip(),
-                STYLES[o.verdict.value],
-            )
+    for o in shown:
+        names, files = (max(len(getattr(o, key)) for o in shown) for key in ("patch", "file"))
+        row = f"  {o.patch:{names}}  {o.file:{files}}  {o.verdict.value:8}  {_found(o)}"
+        yield row.rstrip(), STYLES[o.verdict.value]
 
 
 def as_json(report: Report) -> str:
-    problems = [
-        {key: getattr(p, key) for key in ("level", "file", "line", "column", "message", "hint")}
-        for p in report.problems
-    ]
-    outcomes = [_plain(o) for o in report.outcomes]
-    data = {
+    keys = ("level", "file", "line", "column", "message", "hint")
+    data: dict[str, object] = {
         "command": report.command,
         "exit": report.code,
         "root": report.root,
         "series": report.series,
         "summary": report.summary,
-        "outcomes": outcomes,
-        "problems": problems,
+        "outcomes": [_plain(o) for o in report.outcomes],
+        "problems": [{key: getattr(p, key) for key in keys} for p in report.problems],
         "changed": list(report.changed),
     }
-    data |= {"patches": [asdict(row) for row in report.rows]} if report.rows else {}
-    data |= {"diff": report.diff.decode("utf-8", "replace")} if report.command == "diff" else {}
-    data |= (
-        {"tables": {s: [_plain(o) for o in outcomes] for s, outcomes in report.tables.items()}}
-        if report.tables
-        else {}
-    )
+    if report.rows:
+        data["patches"] = [asdict(row) for row in report.rows]
+    if report.command == "diff":
+        data["diff"] = report.diff.decode("utf-8", "replace")
+    if report.tables:
+        data["tables"] = {s: [_plain(o) for o in found] for s, found in report.tables.items()}
     return json.dumps({**data, **report.facts}, indent=1)
 
 
-def _plain(outcome: Outcome) -> dict:
+def _plain(outcome: Outcome) -> dict[str, Any]:
     return {**asdict(outcome), "verdict": outcome.verdict.value}
 
 
 def github(report: Report) -> Iterator[str]:
-    """Workflow commands: one annotation a problem, then the summary as a notice; what is no finding is folded away."""
+    """Workflow commands: an annotation a problem, the summary a notice, the rest folded away."""
     if report.root:
         yield f"::notice title=patcher::project {escaped(report.root)}"
     if report.notes:
-        yield from (
-            "::group::what arrived",
-            *(escaped(note) for note in report.notes),
-            "::endgroup::",
-        )
+        yield from _folded("what arrived", map(escaped, report.notes))
     for series, outcomes in report.tables.items():
-        title, *rows = (line for line, _ in _table(series, outcomes))
-        yield from (f"::group::{title}", *rows, "::endgroup::")
+        title, *rows = (line for line, _ in _table(series, outcomes, True))
+        yield from _folded(title, rows)
     for problem in report.problems:
         message = problem.message + (f"\n{problem.hint}" if problem.hint else "")
         place = (problem.file, problem.line, problem.column)
@@ -143,17 +136,21 @@ def github(report: Report) -> Iterator[str]:
         yield f"::notice title=patcher::{escaped(report.summary)}"
 
 
+def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
+    yield from (f"::group::{title}", *lines, "::endgroup::")
+
+
 def markdown(report: Report) -> Iterator[str]:
-    """The patch table of the README."""
-    yield "| patch | series | state | sites | what it does |"
-    yield "|---|---|---|---|---|"
+    """The table of patches in the documentation."""
+    yield f"| {' | '.join(HEAD)} |"
+    yield "|---" * len(HEAD) + "|"
     for row in report.rows:
         patch, series, state, sites, summary = _cells(row)
         yield f"| `{patch}` | {series} | {state} | `{sites}` | {summary} |"
 
 
-def show(lines: Iterator[tuple[str, str]], stream) -> None:
-    """Print styled lines: with rich on a terminal, plainly in a pipe or where rich is not installed."""
+def show(lines: Iterable[tuple[str, str]], stream: TextIO) -> None:
+    """Print styled lines: with rich on a terminal if it is installed, else plainly."""
     console = _console(stream)
     for line, style in lines:
         if console:
@@ -162,7 +159,7 @@ def show(lines: Iterator[tuple[str, str]], stream) -> None:
             print(line, file=stream)
 
 
-def _console(stream):
+def _console(stream: TextIO) -> Console | None:
     if not stream.isatty():
         return None
     try:
@@ -178,7 +175,7 @@ def _found(outcome: Outcome) -> str:
     return _places(outcome.found)
 
 
-def _places(found) -> str:
+def _places(found: Mapping[str, int]) -> str:
     return ", ".join(f"{n} in {function}" for function, n in sorted(found.items()))
 
 

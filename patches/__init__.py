@@ -1,15 +1,17 @@
 """The named series: which patches, in which order, with which options.
 
-A series is a mapping of patch name to options, applied from top to bottom.  A
-name is that of a module in this folder.  A mapping rather than a tuple, so that a
+A series is a mapping of patch name to options, applied from top to bottom. A
+name is that of a module in this folder. A mapping rather than a tuple, so that a
 series can extend another in place (`guide | {...}` keeps the order of `guide`,
 replaces options and appends what is new), and so that no patch can be in it twice.
 Names rather than classes, so that reading this file does not import LibCST.
 """
 
-guide = {"local_rank_from_env": {}, "reshape_topk": {}, "configurable_gpus": {}}
+Series = dict[str, dict[str, object]]
 
-start = {  # anywhere: under any launcher, on any device
+guide: Series = {"local_rank_from_env": {}, "reshape_topk": {}, "configurable_gpus": {}}
+
+start: Series = {  # anywhere: under any launcher, on any device
     "local_rank_from_env": {"fallback": True},
     "configurable_gpus": {"optional": True},
     "any_launcher": {},
@@ -23,7 +25,7 @@ start = {  # anywhere: under any launcher, on any device
     "printed_warnings": {},
 }
 
-numbers = {  # that are right at any world size
+numbers: Series = {  # that are right at any world size
     "node_batch": {},
     "val_sampler": {},
     "bare_validation": {},
@@ -34,7 +36,7 @@ numbers = {  # that are right at any world size
     "seeded_run": {},
 }
 
-data = {
+data: Series = {
     "arch_choices": {},
     "model_for_data": {},
     "train_classes": {},
@@ -42,7 +44,7 @@ data = {
     "bad_images": {},
 }
 
-restart = {  # and nothing is lost
+restart: Series = {  # and nothing is lost
     "output_dir": {},
     "whole_files": {},
     "resume": {},

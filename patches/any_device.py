@@ -4,10 +4,10 @@ from patcher import Patch, places, syntax
 
 
 class AnyDevice(Patch):
-    """Run on CUDA, another accelerator or the CPU: choose the device once, then move everything to it.
+    """Run on CUDA, another accelerator or the CPU; upstream runs on CUDA alone.
 
-    The device is current before the process group is made, so no rank takes memory on GPU 0.
-    More processes than devices are refused in one line.
+    The device is chosen once, and everything moves to it. It is current before the process group is
+    made, so no rank takes memory on GPU 0. More processes than devices are refused in one line.
     """
 
     sites = {
@@ -18,12 +18,12 @@ class AnyDevice(Patch):
     origin = "https://github.com/pytorch/examples/issues/969"
     changes = [
         (
-            "def train(loader, gpu, args):\n    x = x.cuda(gpu, non_blocking=True)\n",
-            "def train(loader, gpu, device, args):\n    x = x.to(device, non_blocking=True)\n",
+            "def train(x, gpu, args):\n    x = x.cuda(gpu, non_blocking=True)\n",
+            "def train(x, gpu, device, args):\n    x = x.to(device, non_blocking=True)\n",
         ),
         (
-            "def main_worker(ids, o):\n    torch.cuda.set_device(ids[0])\n    m.cuda()\n    train(m, o)\n",
-            "def main_worker(ids, o):\n    device = devices.home(o, ids)\n    m.to(device)\n    train(m, device, o)\n",
+            "def f(gpus, o):\n    torch.cuda.set_device(gpus[0])\n    m.cuda()\n",
+            "def f(gpus, o):\n    device = devices.home(o, gpus)\n    m.to(device)\n",
         ),
     ]
     leaves = ["def main_worker(args):\n    n = torch.cuda.device_count()\n    x = x.to(gpu)\n"]
@@ -33,88 +33,66 @@ class AnyDevice(Patch):
         self.joined = False  # whether there is a process group, which tells each rank its device
 
     def done(self, node: cst.CSTNode) -> bool:
-        joins = syntax.is_call(node, "devices.init_process_group")
-        return joins or (
-            syntax.is_method_call(node, "to") and syntax.is_name(node.args[0].value, "device")
-        )
+        if syntax.is_method_call(node, "to"):
+            return syntax.is_name(node.args[0].value, "device")
+        return syntax.is_call(node, "devices.init_process_group")
 
-    def leave_FunctionDef(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         if self.function not in ("train", "validate") or "device" in self.parameters:
             return updated
         self.bring("device")
         return places.with_parameter(updated, "device")
 
-    def leave_SimpleStatementLine(
-        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-    ):
-        call = syntax.expression(updated)
-        if (
-            call is None
-            or not syntax.is_call_of(call, "init_process_group")
-            or self.is_done_in(updated)
-        ):
+    def leave_SimpleStatementLine(self, original, updated: cst.SimpleStatementLine):
+        joins = syntax.is_call_of(syntax.expression(updated), "init_process_group")
+        if not joins or self.is_done_in(updated):
             return updated
         self.joined = True
-        code = f"device = devices.select({self.args})\n"
-        return self._chosen(
-            updated, f"{code}devices.init_process_group(device, {self.args}.timeout)\n"
-        )
+        join = f"devices.init_process_group(device, {self.args}.timeout)\n"
+        first, *rest = self._choose(f"devices.select({self.args})\n{join}")
+        first = first.with_changes(leading_lines=updated.leading_lines)
+        return cst.FlattenSentinel([first, *rest])
 
-    def leave_IndentedBlock(
-        self, original: cst.IndentedBlock, updated: cst.IndentedBlock
-    ) -> cst.IndentedBlock:
-        if self.joined:
-            return syntax.without(updated, _sets_device)
+    def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock):
+        return syntax.without(updated, _sets_device) if self.joined else updated
+
+    def leave_Expr(self, original: cst.Expr, updated: cst.Expr):
+        if self.joined or not syntax.is_call(updated.value, "torch.cuda.set_device"):
+            return updated
+        for node in syntax.descendants(updated):
+            if isinstance(node, cst.Subscript):
+                gpus = self.module.code_for_node(node.value)
+                (line,) = self._choose(f"devices.home({self.args}, {gpus})\n")
+                return line.body[0]
         return updated
 
-    def leave_Expr(self, original: cst.Expr, updated: cst.Expr) -> "cst.Expr | cst.Assign":
-        gpus = [
-            node.value for node in syntax.descendants(updated) if isinstance(node, cst.Subscript)
-        ]
-        if self.joined or not gpus or not syntax.is_call(updated.value, "torch.cuda.set_device"):
-            return updated
-        code = f"device = devices.home({self.args}, {self.module.code_for_node(gpus[0])})\n"
-        return self._chosen(None, code)[0].body[0]
-
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        if syntax.is_call(updated, "nn.DataParallel") and syntax.argument(updated, "device_ids"):
-            given = updated.args[0], syntax.argument(updated, "device_ids")
-            model, gpus = (self.module.code_for_node(arg.value) for arg in given)
-            return cst.parse_expression(
-                f"{self.support('devices')}.data_parallel({model}, {gpus}, device)"
-            )
-        trains = any(syntax.is_call(updated, name) for name in ("train", "validate"))
+    def leave_Call(self, original: cst.Call, updated: cst.Call):
+        gpus = syntax.argument(updated, "device_ids")
+        if gpus and syntax.is_call(updated, "nn.DataParallel"):
+            model, ids = (self.module.code_for_node(a.value) for a in (updated.args[0], gpus))
+            parallel = f"{self.support('devices')}.data_parallel"
+            return cst.parse_expression(f"{parallel}({model}, {ids}, device)")
+        if syntax.is_method_call(updated, "cuda"):
+            kept = [arg for arg in updated.args if arg.keyword]
+            func = updated.func.with_changes(attr=cst.Name("to"))
+            return updated.with_changes(func=func, args=[cst.Arg(cst.Name("device")), *kept])
+        trains = syntax.is_call(updated, "train") or syntax.is_call(updated, "validate")
         if trains and not any(syntax.is_name(arg.value, "device") for arg in updated.args):
             return places.with_argument(updated, "device")
-        if not syntax.is_method_call(updated, "cuda"):
-            return updated
-        kept = (arg for arg in updated.args if arg.keyword)
-        func = updated.func.with_changes(attr=cst.Name("to"))
-        return updated.with_changes(func=func, args=[cst.Arg(cst.Name("device")), *kept])
-
-    def leave_Arg(self, original: cst.Arg, updated: cst.Arg) -> cst.Arg:
-        if syntax.is_name(updated.keyword, "pin_memory") and syntax.is_name(updated.value, "True"):
-            return updated.with_changes(value=cst.parse_expression("device.type == 'cuda'"))
-        if (
-            syntax.is_name(updated.keyword, "device_ids")
-            and self.joined
-            and isinstance(updated.value, cst.List)
-        ):
-            return updated.with_changes(
-                value=cst.parse_expression(f"{self.support('devices')}.ids(device)")
-            )
         return updated
 
-    def _chosen(self, line: "cst.SimpleStatementLine | None", code: str) -> cst.FlattenSentinel:
+    def leave_Arg(self, original: cst.Arg, updated: cst.Arg):
+        keyword, value = updated.keyword, updated.value
+        if syntax.is_name(keyword, "pin_memory") and syntax.is_name(value, "True"):
+            value = cst.parse_expression("device.type == 'cuda'")
+        elif self.joined and syntax.is_name(keyword, "device_ids") and isinstance(value, cst.List):
+            value = cst.parse_expression(f"{self.support('devices')}.ids(device)")
+        return updated if value is updated.value else updated.with_changes(value=value)
+
+    def _choose(self, code: str):
         self.add_options(self.support("devices"))
-        self.bring("device")
-        first, *rest = syntax.statements(code, self.module.default_newline)
-        above = line.leading_lines if line else ()
-        return cst.FlattenSentinel([first.with_changes(leading_lines=above), *rest])
+        return syntax.statements(f"{self.bring('device')} = {code}", self.module.default_newline)
 
 
 def _sets_device(line: cst.CSTNode) -> bool:
-    call = syntax.expression(line)
-    return call is not None and syntax.is_call(call, "torch.cuda.set_device")
+    return syntax.is_call(syntax.expression(line), "torch.cuda.set_device")

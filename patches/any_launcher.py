@@ -4,11 +4,11 @@ from patcher import Patch, syntax
 
 
 class AnyLauncher(Patch):
-    """Start under torchrun, its older forms, srun, mpirun or plain python: ask the launcher who this process is.
+    """Start under torchrun, srun, mpirun or plain python; upstream knows one old launcher.
 
-    Launchers say so in different ways, and one that is not understood would start N trainings.  Old wrappers
-    still pass `--local_rank`, newer ones `--local-rank`: both are taken, and what the environment says wins.
-    A script that has no such option is one process, and a launcher that starts more of them is refused.
+    Launchers name a process in different ways, and one that is not understood would start N
+    trainings. Old ones pass `--local_rank`, newer ones `--local-rank`: both are taken, and the
+    environment wins. A script without that option is one process: a launcher of more is refused.
     """
 
     sites = {"distributed.py": {"<module>": 1, "main": 1}, "dataparallel.py": {"main": 1}}
@@ -32,23 +32,20 @@ class AnyLauncher(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return any(syntax.is_call(node, f"launch.{name}") for name in ("join", "check_single"))
+        return syntax.is_call(node, "launch.join") or syntax.is_call(node, "launch.check_single")
 
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+    def leave_Call(self, original: cst.Call, updated: cst.Call):
         old, new = "--local_rank", "--local-rank"
         dest = syntax.argument(updated, "dest")
         if dest is not None and syntax.string(dest.value) != "local_rank":
             return updated  # `launch.join` goes by that name
-        if syntax.adds_option(updated, old) and not syntax.adds_option(updated, new):
-            first, *rest = updated.args
-            comma = first.comma if rest else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-            second = first.with_changes(value=cst.SimpleString(f"'{new}'"))
-            return updated.with_changes(args=[first.with_changes(comma=comma), second, *rest])
-        return updated
+        if not syntax.adds_option(updated, old) or syntax.adds_option(updated, new):
+            return updated
+        first, *rest = updated.args
+        second = first.with_changes(value=cst.SimpleString(f"'{new}'"))
+        return updated.with_changes(args=[first, second, *rest])
 
-    def leave_FunctionDef(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         ranked = any(syntax.adds_option(node, "--local_rank") for node in self._nodes("local_rank"))
         return self.insert_check(
             updated, "launch.join" if ranked else "launch.check_single", rank=0

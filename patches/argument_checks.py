@@ -4,10 +4,10 @@ from patcher import Patch, syntax
 
 
 class ArgumentChecks(Patch):
-    """Refuse numbers that make no sense in one line, before anything has started.
+    """Refuse numbers that make no sense before anything starts; upstream crashes inside torch.
 
-    Upstream ends in a traceback of torch for `-b 0` or `--print-freq 0`, hangs for `--workers 3000000000`,
-    and does nothing, successfully, for `--epochs -1` or `--start-epoch 9 --epochs 2`.
+    It does so with `-b 0` or `--print-freq 0`. It hangs with `--workers 3000000000`, and does
+    nothing, with status 0, with `--epochs -1` or `--start-epoch 9 --epochs 2`.
     """
 
     sites = {"distributed.py": {"main": 1}, "dataparallel.py": {"main": 1}}
@@ -27,7 +27,5 @@ class ArgumentChecks(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "arguments.check")
 
-    def leave_FunctionDef(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         return self.insert_check(updated, "arguments.check", rank=10)

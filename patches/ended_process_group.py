@@ -4,10 +4,10 @@ from patcher import Patch, syntax
 
 
 class EndedProcessGroup(Patch):
-    """Leave the process group after the work, and end at once after an error, with its traceback.
+    """Leave the process group at the end, and end at once after an error; upstream may hang.
 
-    Upstream never destroys it: torch warns, and NCCL may hang.  After an error on one rank, to destroy it
-    would wait for the others.
+    Upstream never leaves it: torch warns, and NCCL may hang. After an error on one rank, to leave
+    it would wait for the others, so that rank prints its traceback and ends.
     """
 
     sites = {"distributed.py": {"main": 1}}
@@ -27,25 +27,16 @@ class EndedProcessGroup(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "launch.clean_exit")
 
-    def leave_IndentedBlock(
-        self, original: cst.IndentedBlock, updated: cst.IndentedBlock
-    ) -> cst.IndentedBlock:
-        lines = [line for line in updated.body if _works(line)]
-        if not lines or self._guarded():
+    def leave_IndentedBlock(self, original: cst.IndentedBlock, updated: cst.IndentedBlock):
+        line = next(filter(_works, updated.body), None)
+        if line is None or any(map(self.done, self._nodes("clean_exit"))):
             return updated
-        self.support("launch")
-        code = "with launch.clean_exit():\n    pass\n"
-        (guard,) = syntax.statements(code, self.module.default_newline)
-        body = guard.body.with_changes(body=[lines[0].with_changes(leading_lines=())])
-        guard = guard.with_changes(body=body, leading_lines=lines[0].leading_lines)
-        return updated.with_changes(
-            body=[guard if line is lines[0] else line for line in updated.body]
-        )
-
-    def _guarded(self) -> bool:
-        return any(map(self.done, self._nodes("clean_exit")))
+        above = getattr(line, "leading_lines", ())
+        body = cst.IndentedBlock([line.with_changes(leading_lines=())])
+        exits = cst.WithItem(cst.parse_expression(f"{self.support('launch')}.clean_exit()"))
+        guard = cst.With([exits], body, leading_lines=above)
+        return updated.with_changes(body=[guard if one is line else one for one in updated.body])
 
 
 def _works(line: cst.CSTNode) -> bool:
-    call = syntax.expression(line)
-    return call is not None and syntax.is_call(call, "main_worker")
+    return syntax.is_call(syntax.expression(line), "main_worker")

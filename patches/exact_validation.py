@@ -5,10 +5,10 @@ from patches.train_meters import Measuring
 
 
 class ExactValidation(Measuring):
-    """Add up losses, hits and images over the ranks once, after the validation loop: a mean of means is not the mean.
+    """Average over all images of all ranks after validation; upstream takes a mean of means.
 
-    Upstream averages over the ranks in each step, as if each had as many images, and a rank with more
-    batches than another waits for ever.  Barrier and reductions go.
+    It averages over the ranks in each step, as if all had as many images, and a rank with more
+    batches than another waits for ever. Barrier and reductions go.
     """
 
     loop = "validate"
@@ -17,26 +17,24 @@ class ExactValidation(Measuring):
     origin = "https://github.com/pytorch/vision/issues/4559"
     changes = [
         (
-            "def validate(loader):\n    p = ProgressMeter(n)\n    for x in loader:\n        m.update(acc[0], n)\n",
-            "def validate(loader):\n    p = ProgressMeter(n)\n    for x in loader:\n"
+            "def validate(d):\n    p = ProgressMeter(n)\n    for x in d:\n"
+            "        m.update(acc[0], n)\n",
+            "def validate(d):\n    p = ProgressMeter(n)\n    for x in d:\n"
             "        m.update(meters.measured(acc), n)\n    meters.total(p)\n",
         )
     ]
     leaves = [
-        "def train(loader):\n    p = ProgressMeter(n)\n    dist.barrier()\n    for x in loader:\n        f(x)\n"
+        "def train(d):\n    p = ProgressMeter(n)\n    dist.barrier()\n    for x in d:\n        y\n"
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
         return self.function == "validate" and syntax.is_call(node, "meters.total")
 
-    def leave_FunctionDef(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         if self.function != "validate" or self.is_done_in(updated):
             return updated
         progress = places.training_names(updated).get("progress")
         if progress is None:
             self.refuse("validate has no `progress = ProgressMeter(...)`", original)
-        return self.insert(
-            updated, Place.AFTER_LOOP, f"{self.support('meters')}.total({progress})\n", rank=20
-        )
+        total = f"{self.support('meters')}.total({progress})\n"
+        return self.insert(updated, Place.AFTER_LOOP, total, rank=20)

@@ -4,10 +4,10 @@ from patcher import Patch, syntax
 
 
 class ExpectedWorld(Patch):
-    """Let --expect-world N end a job of another number of processes, before they look for each other.
+    """Let --expect-world N refuse another number of processes; hosts may miss each other.
 
-    If the second host is given another endpoint, or --nnodes=1, each host forms a world of its own: they
-    train independently, and overwrite each other's checkpoints.
+    If the second host gets another endpoint, or --nnodes=1, each host is a job of its own: both
+    train, and overwrite each other's checkpoints. The check comes before any process waits.
     """
 
     sites = {"distributed.py": {"main": 1}}
@@ -27,7 +27,5 @@ class ExpectedWorld(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "launch.check_world")
 
-    def leave_FunctionDef(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         return self.insert_check(updated, "launch.check_world", rank=20, options=True)

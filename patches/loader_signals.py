@@ -4,9 +4,9 @@ from patcher import Patch, syntax
 
 
 class LoaderSignals(Patch):
-    """Let loading processes outlive the signals that end a job: the present step is not done without them.
+    """Let loading processes survive the signals that stop a job; its last step needs them.
 
-    A launcher and a terminal signal all processes of a group, and training dies of a loader that died.
+    A launcher and a terminal signal all processes of a group, and upstream dies with its loaders.
     """
 
     sites = {"distributed.py": {"main_worker": 2}, "dataparallel.py": {"main_worker": 2}}
@@ -23,10 +23,10 @@ class LoaderSignals(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_dotted(node, "loading.outlive_signals")
 
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+    def leave_Call(self, original: cst.Call, updated: cst.Call):
         if not syntax.is_call_of(updated, "DataLoader") or not updated.args:
             return updated
         if syntax.argument(updated, "worker_init_fn"):
             return updated
         outlive = cst.parse_expression(f"{self.support('loading')}.outlive_signals")
-        return syntax.with_argument(updated, "worker_init_fn", outlive)
+        return syntax.with_keyword(updated, "worker_init_fn", outlive)

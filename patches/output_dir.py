@@ -4,9 +4,9 @@ from patcher import Patch, syntax
 
 
 class OutputDir(Patch):
-    """Write where --output-dir says, and find out that this cannot be written to before training starts.
+    """Write into --output-dir, and check it first; upstream needs a writable working directory.
 
-    Upstream writes into the working directory, and an epoch is lost where that turns out to be read-only.
+    There it loses an epoch before it finds out that it cannot write.
     """
 
     sites = {"distributed.py": {"main": 1}, "dataparallel.py": {"main": 1}}
@@ -23,7 +23,5 @@ class OutputDir(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "files.enter_output_dir")
 
-    def leave_FunctionDef(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         return self.insert_check(updated, "files.enter_output_dir", rank=50, options=True)

@@ -4,10 +4,10 @@ from patcher import Patch, syntax
 
 
 class PrintedWarnings(Patch):
-    """Print what a user should know as a line of rank 0, not as a Python warning: `-W error` would end the run.
+    """Print a warning as a line of rank 0; under `-W error`, --seed ends the run.
 
-    Upstream warns on every rank that --seed costs speed.  Nothing in the script is at fault then,
-    and who looks for what is, with `python -W error`, could not pass --seed.
+    Upstream uses Python's warnings, on every rank, to say that --seed costs speed. Those are for
+    faults in the script, and `python -W error` turns each of them into an error.
     """
 
     sites = {"distributed.py": {"main": 1}, "dataparallel.py": {"main": 1}}
@@ -27,7 +27,7 @@ class PrintedWarnings(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "terminal.warn")
 
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+    def leave_Call(self, original: cst.Call, updated: cst.Call):
         if not syntax.is_call(updated, "warnings.warn") or len(updated.args) != 1:
             return updated
         return updated.with_changes(func=cst.parse_expression(f"{self.support('terminal')}.warn"))

@@ -4,10 +4,10 @@ from patcher import Patch, syntax
 
 
 class SameJob(Patch):
-    """Let all ranks compare options, data, batch and versions before they train: what differs ends the job in one line.
+    """Compare options, data and versions of all ranks before training; ranks that differ hang.
 
-    Each works these out for itself.  Hosts with another number of processes, another learning rate or
-    another data set would hang, or train something that nobody has asked for.
+    Each rank works these out for itself. If hosts differ in the number of processes, the learning
+    rate or the data, the job hangs, or trains what nobody has asked for. Here it ends in one line.
     """
 
     sites = {"distributed.py": {"main": 1}}
@@ -28,7 +28,5 @@ class SameJob(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "job.meet")
 
-    def leave_FunctionDef(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         return self.insert_check(updated, "job.meet", rank=80)

@@ -4,11 +4,11 @@ from patcher import Patch, syntax
 
 
 class SeededRun(Patch):
-    """Make --seed mean it: the kernels stay deterministic, and ranks draw differently.
+    """Keep kernels deterministic under --seed, and let ranks draw differently; upstream does not.
 
-    Upstream seeds every rank alike, so all draw the same crops; and sets cuDNN to choose kernels by
-    their speed after it has asked for deterministic ones.
-    Loading workers are seeded by the generator of their rank.
+    Upstream seeds every rank alike, so all draw the same crops. It sets cuDNN to choose kernels by
+    their speed after it has asked for deterministic ones. The generator of a rank seeds its loading
+    workers.
     """
 
     sites = {"distributed.py": {"main": 2, "main_worker": 1}, "dataparallel.py": {"main_worker": 1}}
@@ -31,33 +31,27 @@ class SeededRun(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        if _sets_benchmark(node):
+        if isinstance(node, cst.Assign) and _sets_benchmark(node):
             return isinstance(node.value, cst.Comparison)
         return syntax.is_call(node, "seeds.of_rank")
 
-    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:
+    def leave_Assign(self, original: cst.Assign, updated: cst.Assign):
         if not _sets_benchmark(updated) or not syntax.is_name(updated.value, "True"):
             return updated
         return updated.with_changes(value=cst.parse_expression(f"{self.args}.seed is None"))
 
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        seeds = syntax.is_method_call(updated, "seed") or syntax.is_method_call(
-            updated, "manual_seed"
-        )
+    def leave_Call(self, original: cst.Call, updated: cst.Call):
+        seeds = any(syntax.is_method_call(updated, name) for name in ("seed", "manual_seed"))
         given = updated.args[0].value if seeds and len(updated.args) == 1 else None
         if not isinstance(given, cst.Attribute) or given.attr.value != "seed":
             return updated
-        if not any(
-            syntax.is_method_call(node, "DistributedSampler")
-            for node in syntax.descendants(self.module)
-        ):
+        nodes = syntax.descendants(self.module)
+        if not any(syntax.is_method_call(node, "DistributedSampler") for node in nodes):
             return updated  # one process
-        ranked = cst.parse_expression(
-            f"{self.support('seeds')}.of_rank({self.module.code_for_node(given)})"
-        )
-        return updated.with_changes(args=[updated.args[0].with_changes(value=ranked)])
+        own = syntax.wrapped(f"{self.support('seeds')}.of_rank", given)
+        return updated.with_changes(args=[updated.args[0].with_changes(value=own)])
 
 
-def _sets_benchmark(node: cst.CSTNode) -> bool:
-    target = node.targets[0].target if isinstance(node, cst.Assign) else None
+def _sets_benchmark(line: cst.Assign) -> bool:
+    target = line.targets[0].target
     return isinstance(target, cst.Attribute) and target.attr.value == "benchmark"

@@ -4,7 +4,7 @@ from patcher import Patch, syntax
 
 
 class TopKClasses(Patch):
-    """Ask for no more of the largest outputs than there are classes: top-5 of three classes is a hit, not a crash."""
+    """Ask for no more top outputs than there are classes; upstream crashes at top-5 of three."""
 
     sites = {"distributed.py": {"accuracy": 1}, "dataparallel.py": {"accuracy": 1}}
     needles = (b".topk(",)
@@ -24,31 +24,28 @@ class TopKClasses(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return _is_topk(node) and _is_min(node.args[0].value)
+        if not isinstance(node, cst.Call) or _ranked_by(node) is None:
+            return False
+        return _is_min(node.args[0].value)
 
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        if not _is_topk(updated) or _is_min(updated.args[0].value):
+    def leave_Call(self, original: cst.Call, updated: cst.Call):
+        scores = _ranked_by(updated)
+        if scores is None or _is_min(updated.args[0].value):
             return updated
-        k, dimension = updated.args[:2]
-        scores, most, axis = (
-            self.module.code_for_node(n) for n in (updated.func.value, k.value, dimension.value)
-        )
-        clipped = k.with_changes(value=cst.parse_expression(f"min({most}, {scores}.size({axis}))"))
-        return updated.with_changes(args=[clipped, *updated.args[1:]])
+        k, axis, *rest = updated.args
+        most, dimension = (self.module.code_for_node(arg.value) for arg in (k, axis))
+        fewest = cst.parse_expression(f"min({most}, {scores}.size({dimension}))")
+        return updated.with_changes(args=[k.with_changes(value=fewest), axis, *rest])
 
 
-def _is_topk(node: cst.CSTNode) -> bool:
-    """`name.topk(k, dimension, ...)`, the dimension a literal."""
-    if (
-        not syntax.is_method_call(node, "topk")
-        or not isinstance(node.func.value, cst.Name)
-        or len(node.args) < 2
-    ):
-        return False
-    return (
-        all(arg.keyword is None for arg in node.args[:2])
-        and syntax.integer(node.args[1].value) is not None
-    )
+def _ranked_by(call: cst.Call) -> str | None:
+    """The `name` of `name.topk(k, dimension, ...)`, the dimension a literal."""
+    if not syntax.is_method_call(call, "topk") or len(call.args) < 2:
+        return None
+    scores, (k, axis, *_) = syntax.receiver(call), call.args
+    positional = k.keyword is None and axis.keyword is None
+    literal = positional and syntax.integer(axis.value) is not None
+    return scores.value if literal and isinstance(scores, cst.Name) else None
 
 
 def _is_min(node: cst.CSTNode) -> bool:

@@ -4,10 +4,10 @@ from patcher import Patch, Place, places, syntax
 
 
 class TopologyLine(Patch):
-    """Say at the start, in one line, what this job is: hosts, processes, device, batch, learning rate, images.
+    """Print what this job is, in one line; mistakes show in its results days later otherwise.
 
-    Otherwise a second node that forms a world of its own, a batch that means something else than
-    was thought, or a folder too many shows in the results, days later.  Ranks that see other images end the job.
+    It has hosts, processes, device, batch, learning rate and images: a second node may be a job of
+    its own, a batch mean something else. Ranks that see other images end the job.
     """
 
     sites = {"distributed.py": {"main_worker": 1}, "dataparallel.py": {"main_worker": 1}}
@@ -15,9 +15,10 @@ class TopologyLine(Patch):
     origin = "https://github.com/pytorch/pytorch/issues/137402"
     changes = [
         (
-            "def f(o):\n    sgd = torch.optim.SGD(net.parameters(), 1)\n    a = DataLoader(x)\n    b = DataLoader(y)\n"
-            "    train(a, net)\n",
-            "def f(o):\n    sgd = torch.optim.SGD(net.parameters(), 1)\n    a = DataLoader(x)\n    b = DataLoader(y)\n"
+            "def f(o):\n    sgd = torch.optim.SGD(net.parameters(), 1)\n"
+            "    a = DataLoader(x)\n    b = DataLoader(y)\n    train(a, net)\n",
+            "def f(o):\n    sgd = torch.optim.SGD(net.parameters(), 1)\n"
+            "    a = DataLoader(x)\n    b = DataLoader(y)\n"
             "    launch.print_topology(net, a, b, o)\n    train(a, net)\n",
         )
     ]
@@ -26,16 +27,13 @@ class TopologyLine(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "launch.print_topology")
 
-    def leave_FunctionDef(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         made = places.optimizer_in(updated)
         if made is None or self.is_done_in(updated):
             return updated
         loaders = places.loaders_in(updated)
         if loaders is None:
-            self.refuse(
-                "it is not clear which loader is trained with, and which one validates", original
-            )
-        line = f"{self.support('launch')}.print_topology({made[0]}, {', '.join(loaders)}, {self.args})\n"
+            self.refuse("it is not clear which loader trains, and which one validates", original)
+        given = ", ".join([made[0], *loaders, self.args])
+        line = f"{self.support('launch')}.print_topology({given})\n"
         return self.insert(updated, Place.LOADERS, line, rank=20)

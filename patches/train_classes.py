@@ -4,10 +4,10 @@ from patcher import Patch, Place, places, syntax
 
 
 class TrainClasses(Patch):
-    """Label the validation images as training does, by folder name, and refuse other layouts before anything starts.
+    """Label validation images as training does, by folder name; one folder less shifts labels.
 
-    Each ImageFolder numbers the folders that it finds, so one class too few in val/ shifts every
-    later label, and the accuracy collapses without an error.
+    Each ImageFolder numbers the folders that it finds, so a class that val/ lacks shifts all later
+    ones, and the accuracy collapses without an error. Other layouts are refused at the start.
     """
 
     sites = {
@@ -18,9 +18,10 @@ class TrainClasses(Patch):
     origin = "https://github.com/huggingface/pytorch-image-models/issues/957"
     changes = [
         (
-            "def f(o):\n    a = ImageFolder(x, t)\n    seen = DataLoader(a)\n    new = DataLoader(ImageFolder(y, u))\n",
-            "def f(o):\n    a = ImageFolder(x, t)\n    seen = DataLoader(a)\n    new = DataLoader(ImageFolder(y, u))\n"
-            "    folders.relabel_like(new.dataset, a)\n",
+            "def f(o):\n    a = ImageFolder(x, t)\n    b = DataLoader(a)\n"
+            "    c = DataLoader(ImageFolder(y, u))\n",
+            "def f(o):\n    a = ImageFolder(x, t)\n    b = DataLoader(a)\n"
+            "    c = DataLoader(ImageFolder(y, u))\n    folders.relabel_like(c.dataset, a)\n",
         ),
         (
             "def main():\n    o = p.parse_args()\n",
@@ -35,9 +36,7 @@ class TrainClasses(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return syntax.is_call(node, "folders.relabel_like") or syntax.is_call(node, "folders.check")
 
-    def leave_FunctionDef(
-        self, original: cst.FunctionDef, updated: cst.FunctionDef
-    ) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         checked = self.insert_check(updated, "folders.check", rank=30)
         if checked is not updated or self.is_done_in(updated):
             return checked
@@ -48,7 +47,7 @@ class TrainClasses(Patch):
         images = places.assigned(original, places.training_images(original))
         if images is None or loaders is None:
             self.refuse(
-                "it is not clear which data set is trained on, and which is validated", original
+                "it is not clear which data set is trained on, and which validated", original
             )
         line = f"{self.support('folders')}.relabel_like({loaders[1]}.dataset, {images})\n"
         return self.insert(updated, Place.LOADERS, line, rank=10)

@@ -4,116 +4,96 @@ from patcher import Patch, syntax
 
 
 class Measuring(Patch):
-    """Of a loop: takes barriers and reductions out, and lets meters take numbers that stay on their device."""
+    """In one loop, remove barriers and reductions, and meter numbers that stay on their device."""
 
     loop = ""
 
     def __init__(self):
         super().__init__()
-        self.means = {}  # what the script calls a number that is reduced, and what it is the mean of
+        self.means: dict[str, cst.BaseExpression] = {}  # by its name, what a mean is made of
 
-    def leave_SimpleStatementLine(
-        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
-    ):
-        call = syntax.expression(updated)
-        if self.function != self.loop or call is None:
+    def leave_SimpleStatementLine(self, original, updated: cst.SimpleStatementLine):
+        call, line = syntax.expression(updated), updated.body[0]
+        if self.function != self.loop:
             return updated
-        if syntax.is_call(call, "reduce_mean") and isinstance(updated.body[0], cst.Assign):
-            self.means[updated.body[0].targets[0].target.value] = call.args[0].value
+        if syntax.is_call(call, "reduce_mean") and isinstance(line, cst.Assign):
+            self.means[self.module.code_for_node(line.targets[0].target)] = call.args[0].value
             return cst.RemovalSentinel.REMOVE
-        group = call.func.value if syntax.is_method_call(call, "barrier") else None
-        waits = syntax.is_name(getattr(group, "attr", group), "distributed") or syntax.is_name(
-            group, "dist"
-        )
+        group = syntax.receiver(call) if syntax.is_method_call(call, "barrier") else None
+        last = getattr(group, "attr", group)
+        waits = syntax.is_name(group, "dist") or syntax.is_name(last, "distributed")
         return cst.RemovalSentinel.REMOVE if waits else updated
 
-    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        """`m.update(x.item(), n)` or `m.update(x[0], n)`."""
-        if (
-            self.function != self.loop
-            or not syntax.is_method_call(updated, "update")
-            or len(updated.args) != 2
-        ):
+    def leave_Call(self, original: cst.Call, updated: cst.Call):
+        updates = syntax.is_method_call(updated, "update") and len(updated.args) == 2
+        value = _measured(updated.args[0].value) if updates else None
+        if value is None or self.function != self.loop:
             return updated
-        first, value = updated.args[0], updated.args[0].value
-        if syntax.is_method_call(value, "item"):
-            value = value.func.value
-        elif (
-            isinstance(value, cst.Subscript)
-            and syntax.integer(getattr(value.slice[0].slice, "value", None)) == 0
-        ):
-            value = value.value
-        else:
-            return updated
-        value = self.means.get(getattr(value, "value", None), value)
-        measured = syntax.wrapped(f"{self.support('meters')}.measured", value)
-        return updated.with_changes(args=[first.with_changes(value=measured), updated.args[1]])
-
-
-REDUCED = """
-if {due}:
-    meters.reduce({progress})  # waits for the device, so it is time of this step
-"""
+        mean = self.means.get(getattr(value, "value", ""), value)
+        measured = syntax.wrapped(f"{self.support('meters')}.measured", mean)
+        first, count = updated.args
+        return updated.with_changes(args=[first.with_changes(value=measured), count])
 
 
 class TrainMeters(Measuring):
-    """Average the training meters over all samples of all ranks, and only where a line is printed.
+    """Average training meters over the ranks when a line is due; upstream waits in each step.
 
-    Upstream holds all ranks up in each step: a barrier, three reductions, and three numbers read from the
-    device.  Those go; the meters add up on the device, and are reduced for a line, before the clock is read: the
-    host waits there for all the steps that it has run ahead.
+    Its barrier, its reductions and its reads of the device go. The meters add up on the device, and
+    are reduced before the clock is read: the host waits there for the steps that it is ahead.
     """
 
     loop = "train"
+    why = "  # waits for the device, so it is time of this step\n"
     sites = {"distributed.py": {"train": 8}, "dataparallel.py": {"train": 4}}
     needles = (b"def train(",)
     origin = "https://github.com/facebookresearch/ClassyVision/pull/531"
     drops = ("# All ranks arrive here before their numbers are averaged.",)
     changes = [
         (
-            "def train(x):\n    for i in x:\n        m.update( acc1[0], n )\n        t = time.time()\n"
-            "        s.update(t - u)\n        if i < 9:\n            p.display(i)\n",
+            "def train(x):\n    for i in x:\n        m.update( acc1[0], n )\n"
+            "        t = time.time()\n        if i < 9:\n            p.display(i)\n",
             "def train(x):\n    for i in x:\n        m.update( meters.measured(acc1), n )\n"
-            "\n        if i < 9:\n            meters.reduce(p)  # waits for the device, so it is time of this step\n"
-            "        t = time.time()\n        s.update(t - u)\n        if i < 9:\n            p.display(i)\n",
+            f"\n        if i < 9:\n            meters.reduce(p){why}"
+            "        t = time.time()\n        if i < 9:\n            p.display(i)\n",
         )
     ]
     leaves = [
         "def validate():\n    dist.barrier()\n    m.update(loss.item(), n)\n    p.display(i)\n",
-        "def train():\n    pool.barrier()\n    m.update(time.time() - end)\n    m.update(acc1[1], n)\n",
+        "def train():\n    pool.barrier()\n    m.update(time.time())\n    m.update(acc[1], n)\n",
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
         return self.function == "train" and syntax.is_call(node, "meters.reduce")
 
-    def leave_For(self, original: cst.For, updated: cst.For) -> cst.For:
-        lines = updated.body.body
-        end = next((number for number, line in enumerate(lines) if _display(line)), None)
-        if self.function != "train" or end is None or self.is_done_in(updated):
+    def leave_For(self, original: cst.For, updated: cst.For):
+        lines = [*updated.body.body]
+        shown = [(at, *found) for at, line in enumerate(lines) if (found := _shown(line))]
+        if self.function != "train" or not shown or self.is_done_in(updated):
             return updated
-        at = max((number for number in range(end) if _reads_clock(lines[number])), default=end)
-        while at > 0 and _reads_clock(lines[at - 1]):
+        at, test, meter = shown[0]
+        nodes = [[*syntax.descendants(line)] for line in lines]
+        clock = [any(syntax.is_call(node, "time.time") for node in line) for line in nodes]
+        at = max((number for number in range(at) if clock[number]), default=at)
+        while at > 0 and clock[at - 1]:
             at -= 1
-        self.support("meters")
-        due, progress = map(
-            self.module.code_for_node, (lines[end].test, _display(lines[end]).func.value)
-        )
-        reduced = syntax.statements(
-            REDUCED.format(due=due, progress=progress), self.module.default_newline
-        )
-        return updated.with_changes(
-            body=updated.body.with_changes(body=[*lines[:at], *reduced, *lines[at:]])
-        )
+        due, progress = map(self.module.code_for_node, (test, meter))
+        code = f"\nif {due}:\n    {self.support('meters')}.reduce({progress}){self.why}"
+        lines[at:at] = syntax.statements(code, self.module.default_newline)
+        return updated.with_changes(body=updated.body.with_changes(body=lines))
 
 
-def _display(line: cst.CSTNode) -> "cst.Call | None":
-    """The call in `if i % 9 == 0: progress.display(i)`, above which the clock is read."""
-    calls = map(syntax.expression, line.body.body) if isinstance(line, cst.If) else ()
-    return next(
-        (call for call in calls if call is not None and syntax.is_method_call(call, "display")),
-        None,
-    )
+def _measured(value: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The `x` of `x.item()` or `x[0]`."""
+    if isinstance(value, cst.Subscript):
+        index = getattr(value.slice[0].slice, "value", None)
+        return value.value if syntax.integer(index) == 0 else None
+    return syntax.receiver(value) if syntax.is_method_call(value, "item") else None
 
 
-def _reads_clock(line: cst.CSTNode) -> bool:
-    return any(syntax.is_call(node, "time.time") for node in syntax.descendants(line))
+def _shown(line: cst.CSTNode) -> tuple[cst.CSTNode, cst.CSTNode] | None:
+    """When and what a line shows: `i % 9 == 0`, `p` in `if i % 9 == 0: p.display(i)`."""
+    if isinstance(line, cst.If):
+        for call in map(syntax.expression, line.body.body):
+            if syntax.is_method_call(call, "display") and (meter := syntax.receiver(call)):
+                return line.test, meter
+    return None

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -17,36 +16,23 @@ from patcher import cli
 from patcher.build import build, upstream
 from patcher.build.project import Project, Request
 
-# A shell lets what it runs in the background ignore Ctrl-C, nohup SIGHUP, and so would all that the tests start.
+# A shell lets its background jobs ignore Ctrl-C, nohup SIGHUP, and so would all that tests start.
+# A signal that is handled here is not ignored there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-for number in (
-    signal.SIGHUP,
-    signal.SIGTERM,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGXCPU,
-):
+for name in ("HUP", "TERM", "QUIT", "USR1", "USR2", "XCPU"):
+    number = signal.Signals[f"SIG{name}"]
     if signal.getsignal(number) == signal.SIG_IGN:
-        signal.signal(number, lambda *_: None)  # one that is handled here is not ignored there
+        signal.signal(number, lambda *_: None)
 
-for name in [
-    name for name in os.environ if name.startswith("GIT_")
-]:  # a hook names its own repository by them
+for name in [name for name in os.environ if name.startswith("GIT_")]:  # a hook's own repository
     del os.environ[name]
 
-GIT = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CEILING_DIRECTORIES": "/",
-}  # nobody's settings
+# Nobody's settings.
+GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CEILING_DIRECTORIES": "/"}
+CACHES = shutil.ignore_patterns("__pycache__")
 REPO = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPO / "examples"))
-import digits  # noqa: E402
-
-# Older versions take one and the same port for all jobs of a host that ask for none.
-FREE_PORT = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-TORCHRUN = ["-m", "torch.distributed.run", "--local-addr=127.0.0.1", *FREE_PORT]
+sys.path[:0] = [str(REPO / "examples"), str(REPO / "tests/patches")]
+from jobs import build_of, command, data, fork, noise, run, server, shared, weights  # noqa: E402, F401
 
 
 class Result(NamedTuple):
@@ -70,17 +56,13 @@ def project(tmp_path, monkeypatch) -> Path:
     """The root of a copy of `upstream/` and `patches/`, which is the working directory too."""
     root = tmp_path / "project"
     for name in ("upstream", "patches"):
-        shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPO / name, root / name, ignore=CACHES)
     monkeypatch.chdir(root)
     return root
 
 
 THREE_PATCHES = """\
-guide = {
-    "local_rank_from_env": {},
-    "reshape_topk": {},
-    "configurable_gpus": {},
-}
+guide = {"local_rank_from_env": {}, "reshape_topk": {}, "configurable_gpus": {}}
 
 standard = guide | {
     "local_rank_from_env": {"fallback": True},
@@ -94,14 +76,11 @@ DEFAULT = "standard"
 
 @pytest.fixture(scope="session")
 def toy_source(tmp_path_factory) -> Path:
-    """A project with two small scripts; its three series reach none, some and nearly all of its support modules."""
+    """A project with two small scripts; its series reach none, some and nearly all of `support`."""
     root = tmp_path_factory.mktemp("toy")
-    shutil.copytree(
-        REPO / "tests/toy", root, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
-    )
-    (root / "upstream/lock.json").write_text(
-        '{"original": {"repository": "https://example.org", "commit": "1a2b3c4"}}'
-    )
+    shutil.copytree(REPO / "tests/toy", root, ignore=CACHES, dirs_exist_ok=True)
+    original = {"repository": "https://example.org", "commit": "1a2b3c4"}
+    (root / "upstream/lock.json").write_text(json.dumps({"original": original}))
     relock(root)
     return root
 
@@ -116,7 +95,7 @@ def toy(toy_source, tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(scope="session")
 def three_patches(tmp_path_factory) -> Path:
-    """A project with three of the patches: the same machinery, and runs that stay quick as the series grows."""
+    """A project with three of the patches: it stays quick as the series grows."""
     root = tmp_path_factory.mktemp("three_patches")
     shutil.copytree(REPO / "upstream", root / "upstream")
     (root / "patches/support").mkdir(parents=True)
@@ -152,20 +131,19 @@ def fresh(small_project, pristine_build) -> Path:
 
 def patch_modules() -> dict:
     """What has been imported of `patches`."""
-    return {
-        name: module for name, module in sys.modules.items() if name.partition(".")[0] == "patches"
-    }
+    names = [name for name in sys.modules if name.partition(".")[0] == "patches"]
+    return {name: sys.modules[name] for name in names}
 
 
 def forget_patches() -> None:
-    """Have `patches` read anew, as a process of its own would."""
+    """Have `patches` read again, as a process of its own would."""
     for name in patch_modules():
         del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)
 def _same_patches():
-    """Each test finds the modules of `patches` that its file has imported, whichever project the last one read."""
+    """Each test finds `patches` as its file imported them, whichever project the last one read."""
     before = patch_modules()
     yield
     forget_patches()
@@ -193,32 +171,26 @@ def process():
     """Runs `python -m patcher`, or python with what `args` says, in a process of its own."""
 
     def run(*argv, args=("-m", "patcher"), cwd=None, **env) -> Result:
-        done = subprocess.run(
-            [sys.executable, *args, *map(str, argv)],
-            cwd=cwd,
-            env=environment(**env),
-            capture_output=True,
-            timeout=120,
-        )
+        command = [sys.executable, *args, *map(str, argv)]
+        how = {"cwd": cwd, "env": environment(**env), "capture_output": True, "timeout": 120}
+        done = subprocess.run(command, **how)
         return Result(done.returncode, done.stdout, done.stderr)
 
     return run
 
 
 def environment(**changes) -> dict[str, str]:
-    """The environment of a process that can import `patcher`, wherever it runs; None takes a variable out."""
+    """That of a process that can import `patcher` wherever it runs; None takes a variable out."""
     env = {**os.environ, "PYTHONPATH": str(REPO), **changes}
     return {name: value for name, value in env.items() if value is not None}
 
 
 def relock(root: Path) -> None:
-    """Take the scripts in `upstream/`, whatever they are now, into the lock: a new upstream, not an edited one."""
+    """Take the scripts in `upstream/` as they are into the lock: as if they had arrived so."""
     path = root / "upstream" / "lock.json"
     lock = json.loads(path.read_bytes())
-    lock["files"] = {
-        script.name: upstream.entry(script.read_bytes())
-        for script in (root / "upstream").glob("*.py")
-    }
+    scripts = (root / "upstream").glob("*.py")
+    lock["files"] = {script.name: upstream.entry(script.read_bytes()) for script in scripts}
     path.write_text(json.dumps(lock))
 
 
@@ -230,12 +202,11 @@ def apply_and_export(root: Path, series: str) -> None:
 
 
 def tool(*command: str, cwd: Path, stdin: bytes = b"", **env) -> None:
-    """Run another tool, as git, patch or quilt, that has to succeed; skip the test if it is not installed."""
+    """Run a tool such as git or quilt, which has to succeed; without it the test is skipped."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(
-        command, cwd=cwd, input=stdin, env=environment(**GIT, **env), capture_output=True
-    )
+    env = environment(**GIT, **env)
+    done = subprocess.run(command, cwd=cwd, input=stdin, env=env, capture_output=True)
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
@@ -248,15 +219,14 @@ def replace(path: Path, old: bytes, new: bytes, count: int = -1) -> None:
 
 def tree(folder: Path) -> dict[str, tuple]:
     """Everything below `folder`: kind, mode and content by path."""
+
+    def content(path: Path):
+        if path.is_symlink():
+            return os.readlink(path)
+        return path.read_bytes() if path.is_file() else None
+
     return {
-        path.relative_to(folder).as_posix(): (
-            path.lstat().st_mode,
-            os.readlink(path)
-            if path.is_symlink()
-            else path.read_bytes()
-            if path.is_file()
-            else None,
-        )
+        path.relative_to(folder).as_posix(): (path.lstat().st_mode, content(path))
         for path in sorted(folder.rglob("*"))
     }
 
@@ -284,100 +254,35 @@ def ending(capsys, function, *args) -> str:
     return line
 
 
-# Ring 3: real processes
+# A patch's proof in tests/patches: `serves` passes with the whole series, too
 
 
-@pytest.fixture(scope="session")
-def data(tmp_path_factory):
-    """Ten classes with two images each to train on and two to validate."""
-    return digits.write(tmp_path_factory.mktemp("data") / "digits", limit=2)
+def pytest_configure(config):
+    config.addinivalue_line("python_functions", "serves")
 
 
-@pytest.fixture(scope="session")
-def weights(tmp_path_factory):
-    """A checkpoint with upstream's four keys, of a model for the ten classes of `data`."""
-    import torch
-    import torchvision
-
-    path, arch = tmp_path_factory.mktemp("weights") / "weights.pth.tar", "shufflenet_v2_x0_5"
-    model = torchvision.models.get_model(arch, num_classes=10)
-    torch.save(
-        {"epoch": 1, "arch": arch, "state_dict": model.state_dict(), "best_acc1": 10.0}, path
-    )
-    return path
-
-
-@pytest.fixture(scope="session")
-def build_of(tmp_path_factory):
-    """A function that gives the folder built with these arguments to `apply`."""
-    folders = {}
-
-    def build(*arguments):
-        if arguments not in folders:
-            folders[arguments] = tmp_path_factory.mktemp("built") / "build"
-            command = [
-                sys.executable,
-                "-m",
-                "patcher",
-                "apply",
-                "--out",
-                str(folders[arguments]),
-                *arguments,
-            ]
-            subprocess.run(command, cwd=REPO, check=True, stdout=subprocess.DEVNULL)
-        return folders[arguments]
-
-    return build
+if importlib.util.find_spec("torch") is None:
+    collect_ignore = ["patches"]
 
 
 @pytest.fixture
-def run(tmp_path):
-    """A function that runs a user's command in an empty folder, on `gpus` pretended devices; None: on the CPU."""
-    (tmp_path / "run").mkdir()
+def built_scripts(request, tmp_path):
+    """Both scripts of the default series, or of one that has the patch under test, as modules."""
+    from builds import loaded, stand_ins
+    from rendering import DEFAULT, SERIES, results_in
 
-    def run(*command, gpus):
-        log = tmp_path / "events"
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if gpus is not None:  # else the CPU as it is
-            stand_in = {
-                "PYTHONPATH": REPO / "tests" / "stand_in",
-                "FAKE_GPUS": gpus,
-                "STAND_IN_LOG": log,
-            }
-            environment |= {name: str(value) for name, value in stand_in.items()}
-        # A file per rank and stream: on one pipe the lines of two ranks run into each other.
-        logs = tmp_path / "logs"
-        split = (
-            ["--redirects=3", f"--log-dir={logs}"]
-            if command[: len(TORCHRUN)] == tuple(TORCHRUN)
-            else []
-        )
-        command = (
-            [sys.executable, *TORCHRUN, *split, *command[len(TORCHRUN) :]]
-            if split
-            else [sys.executable, *command]
-        )
-        command = list(map(str, command))
-        done = subprocess.run(
-            command,
-            cwd=tmp_path / "run",
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        out, err = (
-            [path.read_text() for path in sorted(logs.rglob(f"{name}.log"))]
-            for name in ("stdout", "stderr")
-        )
-        return SimpleNamespace(
-            status=done.returncode,
-            outs=out or [done.stdout],  # by rank
-            errs=err,
-            err="".join([done.stderr, *err]),
-            events=events,
-            folder=tmp_path / "run",
-        )
+    name = request.module.__name__.removeprefix("test_")
+    series = [series for series in (DEFAULT, *SERIES) if name in SERIES[series]]
+    assert series, f"{name} is in no series of patches/__init__.py"
+    with loaded(tmp_path, results_in(series[0])) as scripts, stand_ins():
+        yield scripts
 
-    return run
+
+@pytest.fixture
+def distributed(built_scripts):
+    return built_scripts[0]
+
+
+@pytest.fixture
+def dataparallel(built_scripts):
+    return built_scripts[1]

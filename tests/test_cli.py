@@ -47,49 +47,34 @@ def unparsable(root: Path) -> None:
     relock(root)
 
 
-def interrupted(root: Path) -> None:
-    (root / "build/.patcher-undo").mkdir()
+def edit(name: str, old: bytes, new: bytes):
+    return lambda root: replace(root / name, old, new)
 
 
-SITUATIONS = {  # what is done to a project with a fresh build; then apply, check, diff, list, export
+LINE = (b"default=3200", b"default=32")
+SITUATIONS = {  # what is done to a fresh build; the exit status of apply, check, diff, list, export
     "fine": (lambda root: None, (0, 0, 0, 0, 0)),
     "not built": (lambda root: shutil.rmtree(root / "build"), (0, 1, 1, 0, 0)),
     "stale": (stale, (1, 1, 1, 1, 1)),
     "obsolete": (obsolete, (0, 1, 1, 0, 0)),
-    "edited upstream": (
-        lambda root: replace(root / "upstream/distributed.py", b"default=3200", b"default=32"),
-        (1, 1, 1, 1, 1),
-    ),
-    "edited build": (
-        lambda root: replace(root / "build/distributed.py", b"default=3200", b"default=32"),
-        (1, 1, 1, 0, 0),
-    ),
-    "edited manifest": (
-        lambda root: replace(root / "build/manifest.json", b"cd12856", b"cd12857"),
-        (1, 1, 1, 0, 0),
-    ),
-    "edited patch": (
-        lambda root: replace(root / "patches/__init__.py", b'{"fallback": True}', b"{}"),
-        (0, 1, 1, 0, 0),
-    ),
-    "interrupted": (interrupted, (0, 1, 1, 0, 0)),
+    "edited upstream": (edit("upstream/distributed.py", *LINE), (1, 1, 1, 1, 1)),
+    "edited build": (edit("build/distributed.py", *LINE), (1, 1, 1, 0, 0)),
+    "edited manifest": (edit("build/manifest.json", b"cd12856", b"cd12857"), (1, 1, 1, 0, 0)),
+    "edited patch": (edit("patches/__init__.py", b'{"fallback": True}', b"{}"), (0, 1, 1, 0, 0)),
+    "interrupted": (lambda root: (root / "build/.patcher-undo").mkdir(), (0, 1, 1, 0, 0)),
     "unparsable upstream": (unparsable, (2, 2, 2, 2, 2)),
     "damaged lock": (lambda root: (root / "upstream/lock.json").write_text("{"), (1, 1, 1, 1, 1)),
     "no lock": (lambda root: (root / "upstream/lock.json").unlink(), (2, 2, 2, 2, 2)),
     "crash in a patch": (
-        lambda root: replace(
-            root / "patches/reshape_topk.py", b"import libcst", b"import nosuch\nimport libcst"
-        ),
+        edit("patches/reshape_topk.py", b"import libcst", b"import nosuch\nimport libcst"),
         (1, 1, 1, 1, 1),
     ),
     "syntax error in a patch": (
-        lambda root: replace(
-            root / "patches/reshape_topk.py", b"class ReshapeTopK", b"class ReshapeTopK("
-        ),
+        edit("patches/reshape_topk.py", b"class ReshapeTopK", b"class ReshapeTopK("),
         (1, 1, 1, 1, 1),
     ),
     "crash in the series": (
-        lambda root: replace(root / "patches/__init__.py", b"guide = {", b"1 / 0\nguide = {"),
+        edit("patches/__init__.py", b"guide = {", b"1 / 0\nguide = {"),
         (1, 1, 1, 1, 1),
     ),
     "missing patch": (lambda root: (root / "patches/reshape_topk.py").unlink(), (1, 1, 1, 1, 1)),
@@ -181,7 +166,7 @@ def test_sources_are_never_written_into(project, patcher, command, out):
 
 
 def test_crash_of_patcher_itself_ends_in_2_and_asks_for_a_report(project, patcher, monkeypatch):
-    monkeypatch.setattr(commands, "run", lambda *args: 1 / 0)
+    monkeypatch.setattr(commands, "apply", lambda *args: 1 / 0)
     result = patcher("apply")
     assert (result.code, result.out) == (2, "")
     assert "ZeroDivisionError" in result.err
@@ -192,7 +177,7 @@ def test_interrupt_from_the_keyboard_ends_in_130_without_a_traceback(project, pa
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "run", interrupt)
+    monkeypatch.setattr(commands, "apply", interrupt)
     assert patcher("apply") == (130, b"", b"")
 
 
@@ -234,10 +219,11 @@ def test_refusal_says_why_and_at_which_line(project, patcher, command, form):
     assert result.code == 1
     series = " in series standard" if arguments else ""  # guide brings no such name
     line = changed.read_bytes().split(b"\n").index(b"def gpu_list():") + 1
-    advice = "Adapt patches/configurable_gpus.py to this text, or take it out of the series in patches/__init__.py."
+    advice = "Adapt patches/configurable_gpus.py to this text, or take it out of the series in "
+    advice += "patches/__init__.py."
     if not arguments:  # what is in the lock was clean when it was taken in
-        advice = "upstream/dataparallel.py is as it was taken in: see what has changed in patches/ and patcher/, "
-        advice += "with `git diff`."
+        advice = "upstream/dataparallel.py is as it was taken in: see what has changed in patches/ "
+        advice += "and patcher/, with `git diff`."
     message = f"configurable_gpus: stale{series}: refused: the script has a gpu_list of its own"
     found = [finding for finding in said(result, form) if "configurable_gpus" in finding[2]]
     assert found == [(f"{where}dataparallel.py", line, message, advice)]
@@ -378,10 +364,8 @@ def test_patch_that_cannot_be_imported_is_named_from_a_relative_root_too(project
     line = (project / "patches/reshape_topk.py").read_bytes().count(b"\n")
     result = patcher("apply", "--root", root)
     assert result.code == 1
-    assert (
-        f"error: patches/reshape_topk.py:{line}: cannot import: ModuleNotFoundError: No module named 'nosuch'"
-        in (result.out)
-    )
+    says = "cannot import: ModuleNotFoundError: No module named 'nosuch'"
+    assert f"error: patches/reshape_topk.py:{line}: {says}" in result.out
 
 
 def test_without_a_project_here_the_one_beside_the_package_is_used(tmp_path, monkeypatch, patcher):
@@ -396,13 +380,10 @@ def test_without_a_project_here_the_one_beside_the_package_is_used(tmp_path, mon
 
 
 def test_project_is_searched_upwards_and_named(fresh, patcher, monkeypatch):
-    """T9: a sub-folder works on the project around it, and on its build; the package's own is not meant."""
+    """T9: a sub-folder works on the project around it and its build, not on the package's."""
     (fresh / "docs/more").mkdir(parents=True)
     monkeypatch.chdir(fresh / "docs/more")
-    assert (
-        patcher("check").out
-        == f"project {fresh}\n../../build: is what apply would write, series standard\n"
-    )
+    assert patcher("check").out == f"project {fresh}\n../../build: up to date, series standard\n"
     assert json.loads(patcher("check", "--format", "json").out)["root"] == str(fresh)
     assert (
         f"::notice title=patcher::project {fresh}\n" in patcher("check", "--format", "github").out
@@ -566,8 +547,8 @@ def test_github_annotations_name_file_and_line(fresh, patcher):
     assert result.code == 1
     assert result.err == ""
     assert result.out == (
-        f"::error file=build/distributed.py,line={line},title=patcher::edited by hand, now 'default=32,'%0A"
-        "Keep what you need of it, best as a patch, then run `apply --overwrite`.\n"
+        f"::error file=build/distributed.py,line={line},title=patcher::edited by hand, now "
+        "'default=32,'%0AKeep what you need of it, best as a patch, then run `apply --overwrite`.\n"
     )
 
 
@@ -585,9 +566,41 @@ def test_github_annotations_escape_what_would_end_them():
     assert list(
         report.github(report.Report("check", "s", problems=[problem], summary="1 %\n2"))
     ) == [
-        "::error file=a%2Cb%3Ac%25.py,line=3,col=7,title=patcher::50 %25%0D%0Aof: a, b%0Anext%0Aline",
+        "::error file=a%2Cb%3Ac%25.py,line=3,col=7,title=patcher::"
+        "50 %25%0D%0Aof: a, b%0Anext%0Aline",
         "::notice title=patcher::1 %25%0A2",
     ]
+
+
+# What a person is told when all is well
+
+
+def test_apply_says_in_a_paragraph_what_it_did_and_what_to_run_next(project, patcher):
+    result = patcher("apply")
+    assert result.out.splitlines() == [
+        "build: wrote dataparallel.py, distributed.py, support/ (2 files), manifest.json",
+        "3 patches of series standard applied; -v lists them. Next (--help shows all options):",
+        "  python build/dataparallel.py --data DIR",
+        "  torchrun --nproc_per_node=8 build/distributed.py --data DIR",
+    ]
+
+
+@pytest.mark.parametrize("command", ["apply", "check"])
+def test_verbose_shows_the_patches_that_are_clean_too(fresh, patcher, command):
+    quiet, verbose = patcher(command).out, patcher(command, "-v").out
+    assert quiet.count("\n") == 1 and " clean " not in quiet
+    assert verbose.count(" clean ") == 4 and quiet in verbose
+
+
+@pytest.mark.parametrize("command", ["apply", "check"])
+def test_only_what_is_not_clean_is_shown_unless_verbose(fresh, patcher, command):
+    stale(fresh)
+    rows = [line.split()[:3] for line in patcher(command).out.splitlines() if line[:2] == "  "]
+    assert rows[0] == ["reshape_topk", "distributed.py", "stale"]
+    assert not any(row[2] == "clean" for row in rows)
+    assert patcher(command, "-v").out.count(" clean ") == 3
+    data = json.loads(patcher(command, "--format", "json").out)
+    assert [o["verdict"] for o in data["outcomes"]].count("clean") == 3
 
 
 # Streams
@@ -725,7 +738,7 @@ def test_stdout_that_takes_nothing_is_said_in_one_line(fresh, capsys, monkeypatc
     "redirect, status", [(">/dev/full", 2), (">&-", 2), (">/dev/full 2>&1", 2), ("2>&-", 0)]
 )
 def test_process_without_a_stream_ends_in_silence(fresh, redirect, status, unbuffered):
-    """T7: neither Python's own words at its exit, nor its status 120; without stderr all is well."""
+    """T7: neither Python's words at its exit, nor its status 120; without stderr all is well."""
     env = environment(PYTHONUNBUFFERED=unbuffered)
     shell = f"{shlex.quote(sys.executable)} -m patcher diff {redirect}"
     done = subprocess.run(shell, shell=True, cwd=fresh, env=env, capture_output=True, text=True)
@@ -743,7 +756,14 @@ def test_bad_usage_is_said_although_stdout_is_full(fresh, capsys, monkeypatch):
 
 # What a run imports
 
-IMPORTED = "import sys; from patcher.cli import main; code = main(sys.argv[1:]); print(*sys.modules); sys.exit(code)"
+IMPORTED = """
+import sys
+from patcher.cli import main
+
+code = main(sys.argv[1:])
+print(*sys.modules)
+sys.exit(code)
+"""
 
 
 def imported(process, *argv, cwd) -> set[str]:
@@ -756,31 +776,16 @@ def imported(process, *argv, cwd) -> set[str]:
 def test_run_with_nothing_to_do_imports_little(fresh, process, command):
     modules = imported(process, command, cwd=fresh)
     assert {"patcher.cli", "patcher.build.manifest", "patches"} <= modules
-    assert (
-        modules
-        & {
-            "libcst",
-            "rich",
-            "torch",
-            "patcher.core.engine",
-            "patcher.core.patch",
-            "patches.reshape_topk",
-        }
-        == set()
-    )
+    heavy = {"libcst", "rich", "torch", "typing", "dataclasses", "patcher.report"}
+    heavy |= {"patcher.core.engine", "patcher.core.patch", "patches.reshape_topk"}
+    assert modules & heavy == set()
 
 
 def test_apply_that_renders_imports_no_torch_and_no_codemod_machinery(project, process):
     modules = imported(process, "apply", cwd=project)
-    assert {
-        "libcst",
-        "patcher.core.engine",
-        "patches.configurable_gpus",
-        "patches.support.gpu_list",
-    } <= modules
-    assert (
-        modules & {"torch", "patches.support.devices", "libcst.codemod", "libcst.matchers"} == set()
-    )
+    needed = {"patcher.core.engine", "patches.configurable_gpus", "patches.support.gpu_list"}
+    heavy = {"torch", "patches.support.devices", "libcst.codemod", "libcst.matchers"}
+    assert needed <= modules and modules & heavy == set()
 
 
 # Diffs and exported patches in other tools' hands
@@ -816,7 +821,7 @@ def variant(three_patches, tmp_path_factory):
 
 
 def without_first_line(source: bytes) -> bytes:
-    first, newline, rest = source.partition(b"\n")
+    first, _, rest = source.partition(b"\n")
     assert first.startswith(b"# @generated")
     return rest
 

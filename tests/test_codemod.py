@@ -119,7 +119,9 @@ UNRELATED = b"x = ( 1,2 )\n\n\n\n\ny = 3"
 
 @pytest.fixture
 def codemod(process, tmp_path):
-    """Runs `python -m libcst.tool codemod` in a folder with two scripts and one that has nothing to edit."""
+    """Runs `python -m libcst.tool codemod` in a folder with two scripts and one that has nothing to
+    edit.
+    """
     (tmp_path / "one.py").write_bytes(SOURCE)
     (tmp_path / "two.py").write_bytes(b"\xef\xbb\xbf" + SOURCE)
     (tmp_path / "other.py").write_bytes(UNRELATED)

@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patcher import Patch
-from patcher.core.engine import Printer, Verdict, apply_once, mark, parse, render
+from patcher.core.engine import render
 from patcher.core.problem import Problem
+from patcher.core.single_pass import Printer, apply_once, parse
+from patcher.core.text import mark
+from patcher.core.truth import Verdict
 from patcher.tree import syntax
 from patcher.tree.places import Place
 
@@ -414,8 +417,10 @@ def asked(*patches: Patch, source: str = PLACES):
 
 
 def refused(*patches: Patch, source: str = PLACES) -> tuple[int, str]:
-    """Line and reason of the last outcome, which has to be a refusal; the script is as if that patch were not there."""
-    *before, last = patches
+    """Line and reason of the last outcome, which has to be a refusal; the script is as if that
+    patch were not there.
+    """
+    *before, _ = patches
     outcomes, lines, _ = asked(*patches, source=source)
     assert (outcomes[-1].verdict, outcomes[-1].refused) == (Verdict.STALE, True)
     assert lines == (asked(*before, source=source)[1] if before else source.split("\n"))
@@ -875,7 +880,8 @@ def test_file_that_libcst_would_print_otherwise_is_refused_rather_than_changed(s
 
 
 def test_bad_byte_in_a_comment_of_the_second_line_is_found_there():
-    # Python itself looks for an encoding cookie in these two lines, and stumbles over it in another way.
+    # Python itself looks for an encoding cookie in these two lines, and stumbles over it in another
+    # way.
     with pytest.raises(Problem) as caught:
         render("f.py", b"# a\n# \x80\n", [modernise()])
     assert (caught.value.line, caught.value.code) == (2, 2)

@@ -1,4 +1,4 @@
-"""Exported patches and diffs in the hands of git, patch and quilt, with the support modules that they bring."""
+"""Exported patches and diffs, and the modules that they bring, in git, patch and quilt."""
 
 import functools
 import re
@@ -22,7 +22,7 @@ VARIANTS = {
 
 @pytest.fixture(scope="module")
 def variant(toy_source, tmp_path_factory):
-    """A toy project in another form, built to build/ and exported to out/; made once for all tools."""
+    """A toy project in another form, built to build/ and exported to out/ once for all tools."""
 
     @functools.cache
     def make(series: str, name: str) -> Path:
@@ -156,15 +156,8 @@ def test_empty_module_is_exported_too(toy, patcher, tmp_path):
     for with_ in ("git apply", "patch -p1"):
         for patch in (toy / "out/series").read_text().split():
             tool(*with_.split(), cwd=tmp_path / with_, stdin=(toy / "out" / patch).read_bytes())
-    tool(
-        "quilt",
-        "--quiltrc",
-        "-",
-        "push",
-        "-a",
-        cwd=tmp_path / "quilt push -a",
-        QUILT_PATCHES=str(toy / "out"),
-    )
+    push = ("quilt", "--quiltrc", "-", "push", "-a")
+    tool(*push, cwd=tmp_path / "quilt push -a", QUILT_PATCHES=str(toy / "out"))
     for folder in ("git apply", "patch -p1", "quilt push -a"):
         assert (tmp_path / folder / "support/__init__.py").read_bytes() == b""
 

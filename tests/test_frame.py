@@ -1,63 +1,106 @@
-"""What stands around the code: the README's promises, the Dockerfile, the package."""
+"""What stands around the code: what the pages promise, the Dockerfile, the package."""
 
+import ast
 import re
+import shlex
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
+import pages
 import pytest
-from conftest import files_in
+from conftest import REPO, files_in
 
-REPO = Path(__file__).resolve().parent.parent
+import patches
+from patcher import cli
+
 README = (REPO / "README.md").read_text()
-PAGES = [REPO / "README.md", REPO / "upstream/README.md", *sorted((REPO / "docs").glob("*.md"))]
+PAGES = [*pages.PAGES, REPO / "upstream/README.md"]
+MAKE = re.findall(r"^([a-z-]+):", (REPO / "Makefile").read_text(), re.MULTILINE)
+# A command on a page: an indented line, or between backticks.
+COMMAND = re.compile(r"(?:^ {4}|`)((?:python -m patcher|make) [^`\n]*)", re.MULTILINE)
 
 
-def test_the_patch_table_of_the_readme_is_what_list_prints(project, patcher):
-    table = README.partition("<!-- patches -->\n")[2].partition("<!-- /patches -->")[0]
-    assert table == patcher("list", "--format", "markdown").out
-    assert table.count("\n") > 3
+def run(*command, cwd=REPO) -> subprocess.CompletedProcess:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
-def test_the_worked_example_of_the_readme_is_a_patch_of_the_series():
-    source = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
-    assert source == (REPO / "patches/expected_world.py").read_text()
+def options(folder: Path) -> set[str]:
+    """Every option that a script in the folder, or a module beside it, adds to its parser."""
+    calls = [
+        node
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
+    ]
+    return {arg.value for call in calls for arg in call.args if isinstance(arg, ast.Constant)}
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_generated_parts_are_current(page):
+    assert page.read_text() == pages.renewed(page), "`make readme` renews them"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_names_only_commands_options_files_and_pages_that_exist(patcher, page):
-    """Every `python -m patcher ...` in it parses; that they also work is what the other tests show."""
+def test_a_page_names_only_commands_files_and_pages_that_exist(page):
+    """Every command in it parses; that they also work is what the other tests show."""
     text = page.read_text()
-    lines = re.findall(r"^ *python -m patcher (.*?)(?: +#.*)?$", text, re.MULTILINE)
-    lines += re.findall(r"`python -m patcher (?!COMMAND)(.*?)`", text)
-    for line in lines:
-        assert patcher(*line.split(), "--help").code == 0, line
-    targets = {target.partition("#")[0] for target in re.findall(r"\]\((?!https?:)(.*?)\)", text)}
+    for command in COMMAND.findall(text):
+        words = shlex.split(command, comments=True)
+        if words[0] == "make":
+            assert set(words[1:]) <= set(MAKE), command
+        else:
+            cli.parser_for(words[3:]).parse_args(words[3:])
     folders = "patcher|patches|tests|docs|benchmarks|examples|upstream|.github"
     named = re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.-]*\w(?![*<\w])", text)
-    missing = [name for name in named if not (REPO / name).exists()]
-    assert missing == [] == [target for target in targets if not (page.parent / target).exists()]
+    assert [name for name in named if not (REPO / name).exists()] == []
+    links = [link.partition("#") for link in re.findall(r"\]\((?!https?:)(.*?)\)", text)]
+    for name, _, heading in links:
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        titles = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
+        assert not heading or heading in [title.lower().replace(" ", "-") for title in titles]
 
 
 def test_the_readme_is_a_first_screen_and_leads_to_every_page():
-    assert README.count("\n") <= 200
+    assert README.count("\n") <= 150
+    assert [line for line in README.split("\n") if len(line) > 120] == []
+    assert all(str(page.relative_to(REPO)) in README for page in PAGES if page.name != "README.md")
+    counts = dict(re.findall(r"^\| `(\w+)`.*? \| (\d+) \|", README, re.MULTILINE))
+    assert counts == {name: str(len(series)) for name, series in patches.SERIES.items()}
+
+
+def test_the_readme_shows_what_apply_prints(project, patcher):
     assert [
-        line for line in README.split("\n") if len(line) > 120 and not line.startswith("|")
+        line for line in patcher("apply").out.splitlines() if f"    {line}\n" not in README
     ] == []
-    assert all(f"docs/{page.name}" in README for page in PAGES if page.parent.name == "docs")
+
+
+def test_the_training_page_has_every_option_and_its_range(project, patcher):
+    assert patcher("apply").code == 0
+    page = (REPO / "docs/training.md").read_text().partition("## Options")[2].partition("## ")[0]
+    lines = [line for line in page.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.split("|")][1:-1] for line in lines]
+    named = {name for row in rows for name in re.findall(r"(?<![\w-])-[\w-]+", row[0])}
+    assert named == options(project / "build")
+
+    pytest.importorskip("torch")
+    from patches.support.arguments import RANGES
+
+    for option, (least, most) in RANGES.items():
+        (row,) = (row for row in rows if re.search(rf"--{option}[ `]", row[0]))
+        assert row[2] == f"{least} to {most}".replace(str(2**63 - 1), "2^63 - 1"), option
 
 
 def test_the_dockerfile_is_linted_and_builds_on_any_base(tmp_path):
     path = REPO / "Dockerfile"
     hadolint = Path(sys.executable).parent / "hadolint"
-    done = subprocess.run([hadolint, path], capture_output=True, text=True)
+    done = run(hadolint, path)
     assert (done.stdout, done.returncode) == ("", 0)
     bad = tmp_path / "Dockerfile"
     bad.write_text("FROM debian\nRUN cd /tmp\n")
-    assert (
-        "DL3006" in subprocess.run([hadolint, bad], capture_output=True, text=True).stdout
-    )  # the linter is at work
+    assert "DL3006" in run(hadolint, bad).stdout  # the linter is at work
 
     lines = path.read_text().splitlines()
     code = [line for line in lines if not line.startswith("#")]
@@ -67,45 +110,29 @@ def test_the_dockerfile_is_linted_and_builds_on_any_base(tmp_path):
     assert any(re.fullmatch(r"USER (?!0$)\d+", line) for line in code)
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The folder with the commands of an environment that holds what `pip install .` brings, and nothing else."""
-    folder = tmp_path_factory.mktemp("installed")
+def test_installing_brings_libcst_alone_and_builds_the_same_bytes(tmp_path, project, patcher):
+    """`pip install .` in a fresh environment: what it adds, what it builds in an empty folder."""
+    folder, empty = tmp_path / "installed", tmp_path / "empty"
+    empty.mkdir()
     venv.create(folder, with_pip=True)
-    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", REPO], check=True)
-    return folder / "bin"
+    python = folder / "bin/python"
+    done = run(python, "-m", "pip", "install", "--quiet", REPO)
+    assert done.returncode == 0, done.stderr
+    assert not (REPO / "build/lib").exists()
 
-
-def test_an_installed_patcher_builds_the_same_bytes_in_an_empty_folder(
-    installed, tmp_path, project, patcher
-):
-    done = subprocess.run(
-        [installed / "patcher", "apply"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert patcher("apply").code == 0
-    theirs = files_in(tmp_path / "build")
-    assert theirs == files_in(project / "build")
-    assert {"distributed.py", "dataparallel.py", "manifest.json", "support/__init__.py"} <= set(
-        theirs
-    )
-
-
-def test_installing_brings_libcst_alone_and_adds_one_name(installed, tmp_path):
-    code = "import importlib.metadata as m; print(*{d.metadata['Name'].lower() for d in m.distributions()})"
-    names = subprocess.run(
-        [installed / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True
-    ).stdout.split()
+    code = """if 1:
+        from importlib import metadata
+        print(*{found.metadata["Name"].lower() for found in metadata.distributions()})
+        print(*{path.parts[0] for path in metadata.files("patcher") if ".." not in path.parts})
+    """
+    names, tops = map(str.split, run(python, "-c", code, cwd=empty).stdout.splitlines())
     assert set(names) - {"pip", "setuptools"} == {"patcher", "libcst", "pyyaml"}
-    code = "import importlib.metadata as m; print(*{f.parts[0] for f in m.files('patcher') if '..' not in f.parts})"
-    tops = subprocess.run(
-        [installed / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True
-    ).stdout.split()
     assert {top for top in tops if not top.endswith(".dist-info")} == {"patcher"}
 
-
-def test_installing_leaves_the_checkout_as_it_was(installed):
-    done = subprocess.run(
-        ["git", "status", "--porcelain", "--ignored"], cwd=REPO, capture_output=True, text=True
-    )
-    assert "build/lib" not in done.stdout and not (REPO / "build" / "lib").exists()
+    done = run(folder / "bin/patcher", "apply", cwd=empty)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert patcher("apply").code == 0
+    theirs = files_in(empty / "build")
+    assert theirs == files_in(project / "build")
+    scripts = {"distributed.py", "dataparallel.py"}
+    assert {*scripts, "manifest.json", "support/__init__.py"} <= set(theirs)

@@ -56,7 +56,9 @@ def test_line_stands_under_the_first_thing_in_its_bracket(text, aligned):
 
 
 def edited(before: str, old: str, new: str) -> str:
-    """A module in which an edit has made one top-level statement new; all others are the same nodes."""
+    """A module in which an edit has made one top-level statement new; all others are the same
+    nodes.
+    """
     pristine = cst.parse_module(before)
     replaced = [s for s in pristine.body if old in pristine.code_for_node(s)]
     (statement,) = replaced

@@ -1,4 +1,6 @@
-"""What a patch brings into a script never meets a name of the script's own: it is refused, or means the right thing."""
+"""What a patch brings into a script never meets a name of the script's own: it is refused, or means
+the right thing.
+"""
 
 import ast
 import dis
@@ -11,7 +13,7 @@ import pytest
 from conftest import REPO
 
 from patcher.build.project import Project, Request
-from patcher.core import engine
+from patcher.core import engine, single_pass, truth
 from patcher.core.draft import Draft, Refused
 from patcher.tree.names import MODULE, Names
 
@@ -138,7 +140,7 @@ def test_line_of_a_name_that_is_nowhere_is_0():
     ],
 )
 def test_star_import_below_the_first_imports_may_bind_anything(script, line):
-    assert Names(script).late_star() == line
+    assert Names(script).late_star == line
 
 
 def test_import_that_is_missing_is_refused_where_its_name_means_something_else():
@@ -150,11 +152,11 @@ def test_import_that_is_missing_is_refused_where_its_name_means_something_else()
     ):
         bound = "os" if script.startswith("import") else None
         with pytest.raises(Refused) as caught:
-            Draft(script).add_import("os", bound, "f")
+            Draft(script.encode()).add_import("os", bound, "f")
         assert caught.value.why in ("the script has a os of its own", "f has a os of its own")
         assert "os" in script.split("\n")[caught.value.line - 1]
     for script in ("import os.path\n", "from os import path\n", "def g(os): pass\n"):
-        draft = Draft(script)
+        draft = Draft(script.encode())
         draft.add_import("os", None, "f")
         assert draft.imports == {"os": "import os\n"}
 
@@ -183,14 +185,14 @@ def upstream(file: str) -> str:
 
 def drafted(series: str, file: str, source: str) -> tuple[list, str]:
     """What `render` gives, but for what comes after the first patch that is not clean."""
-    printer = engine.Printer()
-    pristine = module = engine.parse(file, source.encode(), printer)
+    printer = single_pass.Printer()
+    pristine = module = single_pass.parse(file, source.encode(), printer)
     outcomes, draft = [], Draft(source.encode(), SUPPORT)
     for patch in patches(series):
         if file in patch.sites:
-            module, draft, outcome = engine._judge(file, pristine, module, patch, printer, draft)
+            module, draft, outcome = truth.judge(file, pristine, module, patch, printer, draft)
             outcomes.append(outcome)
-            if outcome.verdict is not engine.Verdict.CLEAN:
+            if outcome.verdict is not truth.Verdict.CLEAN:
                 break
     return outcomes, engine.finish(pristine, module, draft).code
 
@@ -223,7 +225,7 @@ def brought(series: str, file: str) -> dict:
         for name in ("use", "inline", "bring"):
             patch.setattr(Draft, name, recorded(name))
         outcomes, _ = drafted(series, file, upstream(file))
-    assert {outcome.verdict for outcome in outcomes} == {engine.Verdict.CLEAN}
+    assert {outcome.verdict for outcome in outcomes} == {truth.Verdict.CLEAN}
     return requests
 
 
@@ -383,7 +385,9 @@ LOCAL = re.compile("(LOAD|STORE|DELETE|LOAD_CLASS)_?(FAST|DEREF)|LOAD_CLOSURE")
 
 
 def uses(source: str, name: str) -> Counter:
-    """How often which function reads or binds a name of the module, and one of its own: as Python compiles it."""
+    """How often which function reads or binds a name of the module, and one of its own: as Python
+    compiles it.
+    """
     found = Counter()
 
     def visit(code: CodeType, scope: tuple[str, ...]) -> None:
@@ -417,7 +421,9 @@ def _parts(value) -> tuple:
 
 
 def check_meaning(before: str, after: str, name: str, functions: list[str], is_local: bool) -> None:
-    """Every use of `name` that the series brought means what it brought, and every other use what it meant before."""
+    """Every use of `name` that the series brought means what it brought, and every other use what
+    it meant before.
+    """
     was, now = uses(before, name), uses(after, name)
     if is_local:
         scopes = [tuple(function.split(".")) for function in functions]
@@ -440,7 +446,7 @@ def check_meaning(before: str, after: str, name: str, functions: list[str], is_l
         == brings
     )
     assert not any(kind == "DELETE" for _, kind in now)
-    assert not Names(after).late_star()
+    assert not Names(after).late_star
 
 
 def says(why: str, line: int, name: str, source: str) -> None:
@@ -461,7 +467,7 @@ def test_name_is_refused_if_it_would_meet_one_of_the_scripts_own(series, file, k
         source = upstream(file)
         for (name, _), functions in group.items():
             source = inject(kind, way, source, name, functions)
-        draft = Draft(source, SUPPORT)
+        draft = Draft(source.encode(), SUPPORT)
         for name, is_local in group:
             refused = None
             try:
@@ -488,7 +494,7 @@ def test_engine_reports_the_name_and_its_line(kind, way):
     (name, _), functions = names[7 * number % len(names)]
     source = inject(kind, way, upstream(file), name, functions)
     last = drafted(series, file, source)[0][-1]
-    assert (last.verdict, last.refused) == (engine.Verdict.STALE, True)
+    assert (last.verdict, last.refused) == (truth.Verdict.STALE, True)
     says(last.detail, last.line, name, source)
 
 
@@ -505,7 +511,7 @@ def test_what_is_not_refused_means_the_right_thing_in_the_build(series, file, ki
         for (name, _), functions in names.items():
             source = inject(kind, way, source, name, functions)
     outcomes, after = drafted(series, file, source)
-    assert [outcome for outcome in outcomes if outcome.verdict is not engine.Verdict.CLEAN] == []
+    assert [outcome for outcome in outcomes if outcome.verdict is not truth.Verdict.CLEAN] == []
     for (name, is_local), functions in names.items():
         check_meaning(source, after, name, functions, is_local)
 
@@ -524,7 +530,7 @@ def test_functions_of_upstreams_own_with_other_names_change_no_verdict(series, f
     for name in names:
         source = at_top(source, f"def {name}(message):\n    return message\n")
     outcomes, after = drafted(series, file, source)
-    assert {outcome.verdict for outcome in outcomes} == {engine.Verdict.CLEAN}
+    assert {outcome.verdict for outcome in outcomes} == {truth.Verdict.CLEAN}
     assert [uses(after, name)[(), "STORE"] for name in names if name != "error"] == [1, 1, 1, 1]
 
 
@@ -533,7 +539,7 @@ def test_options_go_to_the_parser_whatever_it_is_called(parser):
     for series, file in CASES:
         source = re.sub(r"\bparser\b", parser, upstream(file))
         outcomes, after = drafted(series, file, source)
-        assert {outcome.verdict for outcome in outcomes} == {engine.Verdict.CLEAN}
+        assert {outcome.verdict for outcome in outcomes} == {truth.Verdict.CLEAN}
         assert {use for _, use in uses(after, "parser")} <= {
             "own"
         }  # also in what is copied from `support`

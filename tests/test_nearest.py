@@ -1,11 +1,10 @@
 """What has become of the code that a stale patch edits."""
 
 import pytest
-from test_patches import make
-from test_series import SCRIPTS
+from rendering import SCRIPTS, make
 from test_variants import VARIANTS, is_stale, patches_of, scripts, whole
 
-from patcher.build.nearest import Fate, Statements, shown, traces
+from patcher.build.nearest import Statements, shown, traces
 
 FLATTEN = "    n = hit[:k].view(-1).sum()\n"
 
@@ -29,11 +28,7 @@ def test_changed_statement_is_found_in_its_function():
     old = f"def f():\n{FLATTEN}"
     new = f"def f():\n    x = 1\n{FLATTEN.replace('view(-1)', 'flatten()')}    return n\n"
     assert [told(finding) for finding in found(old, new)] == [
-        (
-            Fate.CHANGED,
-            ("f", 2, "n = hit[:k].view(-1).sum()"),
-            ("f", 3, "n = hit[:k].flatten().sum()"),
-        )
+        ("changed", ("f", 2, "n = hit[:k].view(-1).sum()"), ("f", 3, "n = hit[:k].flatten().sum()"))
     ]
 
 
@@ -61,7 +56,7 @@ def test_statement_that_stands_in_both_texts_is_never_what_another_one_has_becom
     old = "def f():\n    n = hit[:k].view(-1).sum()\n    m = hit[:k].flatten().sum()\n"
     new = "def f():\n    m = hit[:k].flatten().sum()\n"
     assert [told(finding) for finding in found(old, new)] == [
-        (Fate.GONE, ("f", 2, "n = hit[:k].view(-1).sum()"), None)
+        ("gone", ("f", 2, "n = hit[:k].view(-1).sum()"), None)
     ]
 
 
@@ -69,14 +64,14 @@ def test_statement_that_was_not_edited_before_is_new():
     old = f"def f():\n{FLATTEN}"
     new = f"def f():\n{FLATTEN}    m = hit[:j].view(-1).any()\n"
     assert [told(finding) for finding in found(old, new)] == [
-        (Fate.NEW, None, ("f", 3, "m = hit[:j].view(-1).any()"))
+        ("new", None, ("f", 3, "m = hit[:j].view(-1).any()"))
     ]
 
 
 def test_one_of_two_edits_in_a_statement_that_is_gone_is_found():
     old = "def f():\n    n = hit[:1].view(-1) + hit[:5].view(-1)\n"
     new = "def f():\n    n = hit[:1].view(-1) + hit[:5].flatten()\n"
-    assert [told(finding)[0] for finding in found(old, new)] == [Fate.CHANGED]
+    assert [told(finding)[0] for finding in found(old, new)] == ["changed"]
 
 
 def test_only_what_stands_in_its_place_may_look_altogether_different():
@@ -89,7 +84,7 @@ def test_only_what_stands_in_its_place_may_look_altogether_different():
     assert [
         told(finding)[0]
         for finding in found(old, new.replace("    b()\n", "    x()\n    y()\n"), patch)
-    ] == [Fate.GONE]
+    ] == ["gone"]
 
 
 def test_layout_comments_and_line_endings_are_no_change():
@@ -100,7 +95,8 @@ def test_layout_comments_and_line_endings_are_no_change():
 
 def test_other_quotes_and_wraps_all_over_do_not_hide_what_has_changed():
     old = "def f():\n    a(b='c', d=1)\n    n = hit[:k].view(-1).sum('x')\n    e['f'] = g\n"
-    new = 'def f():\n    a(\n        b="c", d=1,\n    )\n    n = hit[:k].flatten().sum("x")\n    e["f"] = g\n'
+    new = 'def f():\n    a(\n        b="c", d=1,\n    )\n'
+    new += '    n = hit[:k].flatten().sum("x")\n    e["f"] = g\n'
     assert [told(finding)[2] for finding in found(old, new)] == [
         ("f", 5, 'n = hit[:k].flatten().sum("x")')
     ]
@@ -108,12 +104,12 @@ def test_other_quotes_and_wraps_all_over_do_not_hide_what_has_changed():
 
 def test_methods_and_heads_of_compound_statements_have_their_own_places():
     text = (
-        "class A:\n    def f(self):\n        for i in hit[:k].view(-1):\n            # each\n            g(i)\n"
-        "        else:\n            h()\n"
+        "class A:\n    def f(self):\n        for i in hit[:k].view(-1):\n"
+        "            # each\n            g(i)\n        else:\n            h()\n"
     )
     (finding,) = found(text, text.replace("view(-1)", "flatten()"))
     assert told(finding) == (
-        Fate.CHANGED,
+        "changed",
         ("A.f", 3, "for i in hit[:k].view(-1):"),
         ("A.f", 3, "for i in hit[:k].flatten():"),
     )
@@ -149,7 +145,8 @@ def test_many_findings_are_cut_short():
 EXCERPTS = {
     "args.local_rank is called gpu too, its option as ever": {"any_launcher": "+ dest='gpu',"},
     "nprocs is called ngpus_per_node": {
-        "world_size": "- args.nprocs = torch.cuda.device_count()\n+ args.ngpus_per_node = torch.cuda.device_count()"
+        "world_size": "- args.nprocs = torch.cuda.device_count()\n"
+        "+ args.ngpus_per_node = torch.cuda.device_count()"
     },
     "no barrier in validate": {"exact_validation": "- dist.barrier()"},
     "no barrier in train and validate": {
@@ -157,7 +154,8 @@ EXCERPTS = {
         "exact_validation": "- dist.barrier()\n+ pass",
     },
     "the GPUs are all there are": {
-        "configurable_gpus": "- gpus = [0, 1, 2, 3]\n+ gpus = list(range(torch.cuda.device_count()))"
+        "configurable_gpus": "- gpus = [0, 1, 2, 3]\n"
+        "+ gpus = list(range(torch.cuda.device_count()))"
     },
 }
 

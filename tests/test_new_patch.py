@@ -1,4 +1,4 @@
-"""No patch knows another's functions: a new one goes anywhere into the series, with a module of its own."""
+"""A new patch, with a module of its own, goes anywhere into a series."""
 
 import ast
 
@@ -12,9 +12,7 @@ from patcher.core.problem import Problem
 PATCH = '''\
 import libcst as cst
 
-from patcher import Patch
-from patcher.tree import places, syntax
-from patcher.tree.places import Place
+from patcher import Patch, Place, places
 
 STOP = "if {step} + 1 >= {args}.max_steps:\\n    break\\n"
 
@@ -28,30 +26,28 @@ class StopAfter(Patch):
     def done(self, node: cst.CSTNode) -> bool:
         return isinstance(node, cst.Attribute) and node.attr.value == "max_steps"
 
-    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+    def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
         if self.function != "train" or self.is_done_in(updated):
             return updated
         self.add_options("limits")
-        names = places.training_names(updated)
-        return self.insert(updated, Place.LAST_IN_LOOP, STOP.format(step=names["step"], args=self.args), rank=90)
+        stop = STOP.format(step=places.training_names(updated)["step"], args=self.args)
+        return self.insert(updated, Place.LAST_IN_LOOP, stop, rank=90)
 '''
 LIMITS = '''\
 """How far a run goes."""
 
 
 def add_options(parser):
-    parser.add_argument("--max-steps", default=float("inf"), type=float, metavar="N", help="steps of an epoch, at most")
+    parser.add_argument("--max-steps", default=float("inf"), type=float, metavar="N")
 '''
 FIRST, MIDDLE, LAST = "local_rank_from_env", "seeded_run", None
 
 
 @pytest.fixture
 def extended(project):
-    """Puts `stop_after` into the series `standard` before another patch, or at its end, and plans a build."""
-    text, names = (
-        (project / "patches/__init__.py").read_text(),
-        list(Project(project).series("standard")),
-    )
+    """Puts `stop_after` into `standard` before another patch, or at its end; plans a build."""
+    text = (project / "patches/__init__.py").read_text()
+    names = list(Project(project).series("standard"))
     (project / "patches/support/limits.py").write_text(LIMITS)
 
     def extend(before: str | None, patch: str = PATCH) -> build.Plan:
@@ -74,12 +70,10 @@ def test_new_patch_is_clean_wherever_it_stands_and_makes_the_same_build(extended
     assert places[0] == 0 < places[1] < places[2] == len(plans[0].patches) - 1
     for plan in plans:
         assert plan.problems == []
-        assert {
-            outcome.verdict.value for result in plan.rendered for outcome in result.outcomes
-        } == {"clean"}
-        assert [result.after for result in plan.rendered] == [
-            result.after for result in plans[0].rendered
-        ]
+        outcomes = [outcome for result in plan.rendered for outcome in result.outcomes]
+        assert {outcome.verdict.value for outcome in outcomes} == {"clean"}
+        scripts = [result.after for result in plan.rendered]
+        assert scripts == [result.after for result in plans[0].rendered]
         assert "support/limits.py" in plan.files
 
 

@@ -21,7 +21,8 @@ def project(small_project):
 
 
 def test_patch_changed_within_a_second_is_read_anew(project, process):
-    # Python's own cache goes by size and by whole seconds, and a manifest would then vouch for what was not run.
+    # Python's own cache goes by size and whole seconds: a manifest would vouch for what was not
+    # run.
     path = project / "patches/reshape_topk.py"
     assert process("apply", cwd=project, PYTHONDONTWRITEBYTECODE=None).code == 0
     before = path.stat()
@@ -53,7 +54,7 @@ def test_file_with_another_number_of_patches_than_one_is_a_finding(project, coun
 def test_patch_that_records_an_option_it_does_not_take_is_a_finding(project):
     path = project / "patches/local_rank_from_env.py"
     replace(path, b"super().__init__(fallback=", b"super().__init__(fallbakc=")
-    with pytest.raises(Problem, match="cannot be made: TypeError: .*'fallbakc'") as caught:
+    with pytest.raises(Problem, match=r"cannot be made: TypeError: .*'fallbakc'") as caught:
         Project(project).patches_of(Request("standard"))
     assert (caught.value.file, caught.value.code) == ("patches/local_rank_from_env.py", 1)
 
@@ -83,15 +84,16 @@ def test_support_is_every_module_by_its_name(project):
 def test_inputs_are_all_that_decides_on_the_bytes_of_a_build(project, process):
     inputs = Project(project).inputs()
     assert {f"patches/support/{name}.py" for name in ("__init__", "gpu_list")} <= inputs.keys()
-    code = "import sys, patcher.core.engine; print(*(m for m in sys.modules if m.startswith('patcher.')))"
-    loaded = {f"{name.replace('.', '/')}.py" for name in process("-c", code, args=[]).out.split()}
+    code = "import sys, patcher.core.engine; print(*sys.modules)"
+    names = [m for m in process("-c", code, args=[]).out.split() if m.startswith("patcher.")]
+    loaded = {f"{name.replace('.', '/')}.py" for name in names}
     loaded -= {"patcher/core.py", "patcher/tree.py", "patcher/core/problem.py"}
     entry = {"patcher/__init__.py", "patcher/build/build.py"}
     assert loaded == {name for name in inputs if name.startswith("patcher/")} - entry
 
 
 def test_build_needs_no_torch(project, process):
-    # What a patch imports of patches/support/, it imports without torch; so does the package itself.
+    # What a patch imports of patches/support/ comes without torch; so does the package itself.
     (project / "torch.py").write_text("raise ImportError('nobody needs it to build')")
     assert process("apply", cwd=project, PYTHONPATH=f"{REPO}{os.pathsep}{project}").code == 0
     assert process("-c", "import torch", args=[], cwd=project).code == 1

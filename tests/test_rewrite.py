@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import REPO, environment, tree
 
-from patcher.rewrite import command, report, write
-from patcher.rewrite.core import PATCHES
+from patcher.rewrite import batch, results, write
 from patcher.rewrite.files import find
+from patcher.rewrite.rewrite import PATCHES
 
 OLD = b"import os\nparser.add_argument('--local_rank', default=-1)  # rank\nn = correct[:k].view(-1)\n"
 NEW = OLD.replace(b"default=-1", b'default=int(os.environ.get("LOCAL_RANK", -1))').replace(
@@ -97,7 +97,9 @@ def test_diff_can_be_applied_with_what_is_said_below_it(folder, patcher, tool):
 def test_diff_can_be_applied_in_the_tree_however_the_files_are_named(
     repository, patcher, monkeypatch, here, path, where
 ):
-    """T18: the names in a diff are relative to the working directory or the repository, also for absolute paths."""
+    """T18: the names in a diff are relative to the working directory or the repository, also for
+    absolute paths.
+    """
     put(repository.parent / "elsewhere", a=OLD)
     os.symlink("sub", "link")
     monkeypatch.chdir(repository.parent / here)
@@ -184,7 +186,7 @@ def test_both_spellings_are_added_where_that_is_asked_for(folder, patcher):
 
 
 def lines(*paths: str, verbose: bool) -> list[str]:
-    return [line for line, _ in report.text(command.run(paths, jobs=1), verbose)]
+    return [line for line, _ in results.text(batch.run(paths, jobs=1), verbose)]
 
 
 def test_what_is_already_right_is_named_if_that_is_asked_for(folder):
@@ -349,9 +351,9 @@ def test_write_protected_file_is_said_and_left(folder, patcher, monkeypatch):
 
 def test_file_that_somebody_changes_meanwhile_is_left_as_they_made_it(folder):
     put(folder, a=OLD)
-    source, was = write.read("a.py")
+    _, was = write.read("a.py")
     (folder / "a.py").write_bytes(OTHER)
-    with pytest.raises(write.Refused, match="in the meantime"):
+    with pytest.raises(write.NotReplaced, match="in the meantime"):
         write.replace("a.py", NEW, was)
     assert tree(folder).keys() == {"a.py"}
     assert (folder / "a.py").read_bytes() == OTHER
@@ -361,7 +363,7 @@ def test_two_runs_do_not_write_one_file_at_once(folder):
     put(folder, a=OLD)
     _, was = write.read("a.py")
     fd = write._open(".a.py.patcher-new")
-    with pytest.raises(write.Refused, match="another run"):
+    with pytest.raises(write.NotReplaced, match="another run"):
         write.replace("a.py", NEW, was)
     os.close(fd)
     write.replace("a.py", NEW, was)
@@ -507,7 +509,9 @@ def dubious(repository, monkeypatch):
 @pytest.mark.parametrize("path", [".", "sub", ".."])
 @pytest.mark.parametrize("mode", ["--write", "--diff"])
 def test_repository_that_git_refuses_is_left_with_the_advice_of_git(dubious, patcher, mode, path):
-    """T3: if git refuses the repository for its owner, nothing in it is touched, and one line says why."""
+    """T3: if git refuses the repository for its owner, nothing in it is touched, and one line says
+    why.
+    """
     before = tree(dubious)
     result = patcher("rewrite", mode, path)
     assert (result.code, result.out, tree(dubious)) == (2, "", before)
@@ -549,7 +553,9 @@ def test_work_tree_whose_repository_is_gone_is_left(folder, patcher):
 
 @pytest.mark.parametrize("named", ["nowhere", "other/.git"])
 def test_folder_is_searched_in_its_own_repository_in_a_hook_too(repository, monkeypatch, named):
-    """T4: variables that git sets in a hook, for the repository of the hook, do not lead the search."""
+    """T4: variables that git sets in a hook, for the repository of the hook, do not lead the
+    search.
+    """
     git("init", "-q", "../other")
     monkeypatch.setenv("GIT_DIR", str(repository.parent / named))
     monkeypatch.setenv("GIT_WORK_TREE", str(repository.parent / "other"))
@@ -761,7 +767,7 @@ def test_interrupted_run_says_nothing_and_leaves_whole_files(many, process):
 
 def test_bar_is_shown_on_a_terminal_and_nowhere_else(many, process):
     pytest.importorskip("rich")
-    for number in range(150, command.MANY + 1):
+    for number in range(150, batch.MANY + 1):
         put(many, **{f"f{number:03}": OTHER})
     assert process("rewrite", "--write", ".", cwd=many).err == ""
     ours, theirs = pty.openpty()
@@ -786,7 +792,7 @@ def test_nothing_heavy_is_imported(folder, process):
     trace = process(
         "rewrite", "--write", "a.py", args=("-X", "importtime", "-m", "patcher"), cwd=folder
     ).err
-    assert "patcher.rewrite.core" in trace
+    assert "patcher.rewrite.rewrite" in trace
     for module in ("libcst", "rich", "concurrent", "multiprocessing", "difflib"):
         assert f" {module}\n" not in trace and f" {module}." not in trace, module
 
@@ -825,16 +831,3 @@ def test_github_annotates_what_waits_for_somebody(folder, patcher):
     assert lines[4].startswith("::notice title=patcher::4 files: ")
     written = patcher("rewrite", "--write", "--format", "github", "a.py").out.splitlines()
     assert len(written) == 1
-
-
-def test_hook_for_pre_commit_runs_on_the_files_that_it_is_given(folder, process):
-    hook = (REPO / ".pre-commit-hooks.yaml").read_text()
-    (entry,) = [
-        line.partition(":")[2].split()
-        for line in hook.splitlines()
-        if line.strip().startswith("entry:")
-    ]
-    assert entry[0] == "patcher"
-    put(folder, a=OLD, b=OTHER)
-    assert process(*entry[1:], "a.py", "b.py", cwd=folder).code == 0
-    assert (folder / "a.py").read_bytes() == NEW

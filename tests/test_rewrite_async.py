@@ -1,8 +1,10 @@
-"""`async=` in scripts that are not ours, a keyword since Python 3.7: what is renamed, and what is only said."""
+"""`async=` in scripts that are not ours, a keyword since Python 3.7: what is renamed, and what is
+only said.
+"""
 
 import pytest
 
-from patcher.rewrite.core import PATCHES, rewrite
+from patcher.rewrite.rewrite import PATCHES, rewrite
 from patcher.rewrite.sites import State
 
 

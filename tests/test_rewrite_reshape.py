@@ -1,24 +1,11 @@
-"""Flattened slices in scripts that are not ours: small inputs, and the exact bytes that they become."""
+"""Flattened slices in scripts that are not ours: small inputs, and the exact bytes that they
+become.
+"""
 
 import pytest
+from rewriting import left, rewritten
 
-from patcher.rewrite.core import rewrite
 from patcher.rewrite.sites import State
-
-
-def run(source: str):
-    return rewrite("script.py", source.encode(), ["reshape_topk"])
-
-
-def rewritten(source: str) -> str:
-    done = run(source)
-    assert done.problem is None
-    assert {finding.state for finding in done.findings} == {State.REWRITTEN}
-    again = run(done.after.decode())
-    assert again.after == done.after
-    assert {finding.state for finding in again.findings} == {State.ALREADY}
-    return done.after.decode()
-
 
 SITES = [
     "correct[:k].view(-1).float().sum(0, keepdim=True)",
@@ -110,10 +97,7 @@ LEFT = [
 
 @pytest.mark.parametrize("site", LEFT)
 def test_look_alike_is_left_alone_and_not_spoken_of(site):
-    done = run(f"n = {site}\n")
-    assert done.after == done.before
-    assert not done.findings
-    assert done.problem is None
+    left(f"n = {site}\n")
 
 
 ALREADY = [
@@ -127,9 +111,7 @@ ALREADY = [
 
 @pytest.mark.parametrize("site", ALREADY)
 def test_slice_that_is_flattened_rightly_is_already_so(site):
-    done = run(f"n = {site}\n")
-    assert done.after == done.before
-    assert [finding.state for finding in done.findings] == [State.ALREADY]
+    left(f"n = {site}\n", state=State.ALREADY)
 
 
 CONTIGUOUS = [  # the rule in patcher/rewrite/reshape.py
@@ -144,22 +126,19 @@ CONTIGUOUS = [  # the rule in patcher/rewrite/reshape.py
 @pytest.mark.parametrize("head", CONTIGUOUS)
 def test_slice_of_the_first_dimension_of_what_lies_in_order_is_left_alone(head):
     for index in (":k", ":k, :", "0:5"):
-        done = run(f"{head}\nn = correct[{index}].view(-1)\n")
-        assert done.after == done.before
-        assert [finding.state for finding in done.findings] == [State.ALREADY]
+        left(f"{head}\nn = correct[{index}].view(-1)\n", state=State.ALREADY)
 
 
 def test_line_that_makes_a_slice_contiguous_is_named():
     """T16: a slice that is left because a line makes it contiguous names that line, not its own."""
-    (finding,) = run(
-        "correct = pred.eq(t)\ncorrect = correct.contiguous()\n\nn = correct[:k].view(-1)\n"
-    ).findings
+    source = "correct = pred.eq(t)\ncorrect = correct.contiguous()\n\nn = correct[:k].view(-1)\n"
+    (finding,) = left(source, state=State.ALREADY)
     assert (finding.line, finding.why) == (2, "the slice in line 4 is contiguous by this")
 
 
 def test_loop_that_makes_it_contiguous_each_time_is_left_alone():
-    source = "for x in y:\n    correct = x.eq(t)\n    correct = correct.contiguous()\n    n = correct[:k].view(-1)\n"
-    assert [finding.state for finding in run(source).findings] == [State.ALREADY]
+    body = "correct = x.eq(t)\n    correct = correct.contiguous()\n    n = correct[:k].view(-1)\n"
+    left(f"for x in y:\n    {body}", state=State.ALREADY)
 
 
 @pytest.mark.parametrize("index", [":k, :5", "::2", ":, :k"])
@@ -168,26 +147,25 @@ def test_other_slices_of_it_do_not_lie_in_order(index):
     assert rewritten(source) == source.replace(".view", ".reshape")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "correct = pred.eq(t)\nif x:\n    correct = correct.contiguous()\nn = correct[:k].view(-1)\n",
-        "correct = x.contiguous(memory_format=torch.channels_last)\nn = correct[:k].view(-1)\n",
-        "correct = correct.contiguous()\ncorrect = correct.t()\nn = correct[:k].view(-1)\n",
-        "for x in y:\n    n = correct[:k].view(-1)\n    correct = x.t()\ncorrect = x.contiguous()\n",
-        "correct = x.contiguous()\nfor x in y:\n    n = correct[:k].view(-1)\n    correct = x.t()\n",
-        "correct = x.contiguous()\ndef f(correct):\n    return correct[:k].view(-1)\n",
-        "def f():\n    correct = x.contiguous()\ndef g():\n    return correct[:k].view(-1)\n",
-    ],
-)
+MAYBE = [
+    "correct = pred.eq(t)\nif x:\n    correct = correct.contiguous()\nn = FLAT\n",
+    "correct = x.contiguous(memory_format=torch.channels_last)\nn = FLAT\n",
+    "correct = correct.contiguous()\ncorrect = correct.t()\nn = FLAT\n",
+    "for x in y:\n    n = FLAT\n    correct = x.t()\ncorrect = x.contiguous()\n",
+    "correct = x.contiguous()\nfor x in y:\n    n = FLAT\n    correct = x.t()\n",
+    "correct = x.contiguous()\ndef f(correct):\n    return FLAT\n",
+    "def f():\n    correct = x.contiguous()\ndef g():\n    return FLAT\n",
+]
+
+
+@pytest.mark.parametrize("source", MAYBE)
 def test_slice_that_may_not_lie_in_order_is_rewritten(source):
-    assert rewritten(source) == source.replace(".view", ".reshape")
+    expected = source.replace("FLAT", "correct[:k].reshape(-1)")
+    assert rewritten(source.replace("FLAT", "correct[:k].view(-1)")) == expected
 
 
 def test_site_in_an_f_string_is_left_to_a_human():
-    done = run("print(f'{correct[:k].view(-1)}')\n")
-    assert done.after == done.before
-    assert [finding.state for finding in done.findings] == [State.HUMAN]
+    left("print(f'{correct[:k].view(-1)}')\n", state=State.HUMAN)
 
 
 def test_rewritten_function_counts_hits_where_the_old_one_raised():

@@ -1,4 +1,6 @@
-"""Positions and names in scripts that are not ours; and that edits by position are what LibCST would make of them."""
+"""Positions and names in scripts that are not ours; and that edits by position are what LibCST
+would make of them.
+"""
 
 import ast
 import io
@@ -9,10 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_patches import make, once
+from rendering import make, once
 
 from patcher.core.problem import Problem
-from patcher.rewrite.core import PATCHES, rewrite
+from patcher.rewrite.rewrite import PATCHES, rewrite
 from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Edit, State, apply
 
@@ -101,7 +103,7 @@ def test_names_are_bound_where_python_binds_them():
     function_node = next(node for node in script.nodes(ast.FunctionDef) if node.name == "f")
 
     def bound(scope):
-        names = {n for n in function.get_identifiers() | table.get_identifiers()} | set(
+        names = {*function.get_identifiers(), *table.get_identifiers()} | set(
             "abcdefghijklmnopqrstuv"
         )
         return {name for name in names if script.lookup_in(name, scope)}

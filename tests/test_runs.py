@@ -1,7 +1,8 @@
-"""Ring 3: what was built runs, in real processes, on real JPEG files, and leaves the right things behind.
+"""Ring 3: what was built runs, in real processes, on real JPEG files, and leaves the right things
+behind.
 
-There is no GPU here: `tests/stand_in` plays `torch.cuda` on the CPU and writes down what was asked of it.
-At least two images a rank, since the fault of `view` hides at one.
+There is no GPU here: `tests/stand_in` plays `torch.cuda` on the CPU and writes down what was asked
+of it. At least two images a rank, since the fault of `view` hides at one.
 """
 
 import re
@@ -9,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from conftest import REPO as ROOT
-from conftest import TORCHRUN, digits
+from jobs import REPO as ROOT
+from jobs import TORCHRUN, tiny_models
 
 SMALL = ["--arch", "shufflenet_v2_x0_5", "--learning-rate", "0.01", "--print-freq", "1"]
 
@@ -54,7 +55,8 @@ def plain_accuracy(checkpoint, data):
 
     state = torch.load(checkpoint, weights_only=True)
     classes = len([*state["state_dict"].values()][-1])  # of the head's bias
-    model = getattr(torchvision.models, state["arch"])(num_classes=classes)
+    builders = vars(torchvision.models) | tiny_models()
+    model = builders[state["arch"]](num_classes=classes)
     model.load_state_dict(state["state_dict"])
     model.eval()
     prepare = transforms.Compose(
@@ -93,10 +95,10 @@ def check_checkpoints(folder, arch, epochs):
 
 
 @pytest.mark.parametrize(("series", "gpus"), [("guide", 2), ("standard", 2), ("standard", None)])
-def test_distributed_trains_on_two_ranks(series, gpus, build_of, run, data):
+def test_distributed_trains_on_two_ranks(series, gpus, build_of, command, data):
     script = build_of("--series", series) / "distributed.py"
-    command = [script, "--data", data, *SMALL, "--batch-size", "4", "--epochs", "3"]
-    result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=gpus)
+    options = ["--data", data, *SMALL, "--batch-size", "4", "--epochs", "3"]
+    result = command(*TORCHRUN, "--nproc_per_node=2", script, *options, gpus=gpus)
     assert result.status == 0, result.err
     assert ("stand-in: torch.cuda is played by the CPU, 2 devices" in result.err) == (gpus == 2)
 
@@ -114,7 +116,7 @@ def test_distributed_trains_on_two_ranks(series, gpus, build_of, run, data):
         assert lines["test"] == [(str(step), "5") for _ in range(3) for step in range(5)]
         assert len(lines["result"]) == 3
 
-    last, best = check_checkpoints(result.folder, "shufflenet_v2_x0_5", 3)
+    _, best = check_checkpoints(result.folder, "shufflenet_v2_x0_5", 3)
     top1, top5 = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
     assert [float(n) for n in lines["result"][-1]] == [
         pytest.approx(top1, abs=1e-3),
@@ -145,27 +147,15 @@ def test_distributed_trains_on_two_ranks(series, gpus, build_of, run, data):
             assert calls.index("set_device") < calls.index("init_process_group")
 
 
-def test_a_vision_transformer_trains_on_two_ranks(build_of, run, tmp_path):
-    data = digits.write(tmp_path / "digits", limit=1)
+def test_a_vision_transformer_trains_on_two_ranks(build_of, run, data):
     script = build_of("--series", "guide") / "distributed.py"
-    command = [
-        script,
-        "--data",
-        data,
-        "--arch",
-        "vit_b_16",
-        "--batch-size",
-        "20",
-        "--epochs",
-        "1",
-        "--print-freq",
-        "1",
-    ]
-    result = run(*TORCHRUN, "--nproc_per_node=2", *command, "--learning-rate", "0.001", gpus=2)
+    options = ["--arch", "tiny_vit", "--batch-size", "20", "--epochs", "1", "--workers", "0"]
+    options += ["--print-freq", "1", "--learning-rate", "0.001"]
+    result = run(script, "--data", data, *options, ranks=2, gpus=2)
     assert result.status == 0, result.err
     lines = parsed(result.outs[1])
     assert lines["train"] == [("0", "0", "1")]
-    check_checkpoints(result.folder, "vit_b_16", 1)
+    check_checkpoints(result.folder, "tiny_vit", 1)
     top1, top5 = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
     assert [float(n) for n in lines["result"][-1]] == [
         pytest.approx(top1, abs=1e-3),
@@ -232,7 +222,8 @@ def test_dataparallel_trains_on_the_gpus_that_were_chosen(
     ],
 )
 def test_gpus_that_cannot_be_had_are_one_clear_line(options, gpus, words, build_of, run, data):
-    # Where the guide's script needs a GPU the standard one does not; one that was asked for is missed by both.
+    # Where the guide's script needs a GPU the standard one does not; one that was asked for is
+    # missed by both.
     series = "standard" if options else "guide"
     result = run(
         build_of("--series", series) / "dataparallel.py", "--data", data, *options, gpus=gpus
@@ -250,18 +241,13 @@ def test_gpus_that_cannot_be_had_are_one_clear_line(options, gpus, words, build_
 # Upstream itself must fail the same runs, or they would prove nothing.
 
 
-def test_upstream_has_no_rank_under_torchrun(run, data):
-    command = [
-        ROOT / "upstream" / "distributed.py",
-        "--data",
-        data,
-        *SMALL,
-        "--batch-size",
-        "4",
-        "--epochs",
-        "1",
-    ]
-    result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
+UPSTREAM = ["--workers", "0", "--epochs", "1"]
+
+
+def test_upstream_has_no_rank_under_torchrun(command, data):
+    script = ROOT / "upstream" / "distributed.py"
+    options = ["--data", data, *SMALL, *UPSTREAM, "--batch-size", "4"]
+    result = command(*TORCHRUN, "--nproc_per_node=2", script, *options, gpus=2)
     assert result.status != 0
     assert {e["index"] for e in of(result, "set_device")} <= {-1}
     assert "Device index must not be negative" in result.err
@@ -269,35 +255,19 @@ def test_upstream_has_no_rank_under_torchrun(run, data):
 
 
 def test_upstream_distributed_cannot_view_the_slice_once_it_has_a_rank(run, data):
-    command = [
-        ROOT / "upstream" / "distributed.py",
-        "--data",
-        data,
-        *SMALL,
-        "--batch-size",
-        "4",
-        "--epochs",
-        "1",
-    ]
-    result = run(*TORCHRUN, "--nproc_per_node=1", *command, "--local_rank", "0", gpus=1)
+    script = ROOT / "upstream" / "distributed.py"
+    options = ["--data", data, *SMALL, *UPSTREAM, "--batch-size", "4", "--local_rank", "0"]
+    result = run(script, *options, ranks=1, gpus=1)
     assert result.status != 0
     assert "view size is not compatible" in result.err
     assert not (result.folder / "checkpoint.pth.tar").exists()
 
 
 def test_upstream_dataparallel_wants_four_gpus_and_then_cannot_view_the_slice(run, data):
-    command = [
-        ROOT / "upstream" / "dataparallel.py",
-        "--data",
-        data,
-        *SMALL,
-        "--batch-size",
-        "8",
-        "--epochs",
-        "1",
-    ]
-    few = run(*command, gpus=2)
+    script = ROOT / "upstream" / "dataparallel.py"
+    options = ["--data", data, *SMALL, *UPSTREAM, "--batch-size", "8"]
+    few = run(script, *options, gpus=2)
     assert few.status != 0 and "Invalid device id" in few.err
-    enough = run(*command, gpus=4)
+    enough = run(script, *options, gpus=4)
     assert enough.status != 0 and "view size is not compatible" in enough.err
     assert list(enough.folder.iterdir()) == []

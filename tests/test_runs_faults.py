@@ -1,8 +1,10 @@
-"""Ring 3: whatever ends a run, and wherever, what it leaves can be read, and a resumed run ends like a whole one.
+"""Ring 3: whatever ends a run, and wherever, what it leaves can be read, and a resumed run ends
+like a whole one.
 
-`tests/faults` says where a run is struck, and forks the ranks of a job from one process, since hundreds of jobs are
-run. `tiny` of `tests/tiny_models` is trained for two epochs of three steps on two ranks, each of which validates three
-batches an epoch. Both epochs are better than all before them.
+`tests/faults` says where a run is struck, and forks the ranks of a job from one process, since
+hundreds of jobs are run. `tiny` of `tests/tiny_models` is trained for two epochs of three steps on
+two ranks, each of which validates three batches an epoch. Both epochs are better than all before
+them.
 """
 
 import json
@@ -12,28 +14,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
-from conftest import REPO, TORCHRUN
+from jobs import PATIENCE, TORCHRUN, environment_of, running, wait_for
 
 torch = pytest.importorskip("torch")
 
-FAULTS = REPO / "tests" / "faults"
-RECIPE = [
-    "--arch",
-    "tiny",
-    "--batch-size",
-    "8",
-    "--lr",
-    "0.1",
-    "--epochs",
-    "2",
-    "--print-freq",
-    "1",
-]
-RECIPE += ["--seed", "1", "--workers", "0"]
+RECIPE = ["--arch", "tiny", "--batch-size", "8", "--lr", "0.1", "--epochs", "2"]
+RECIPE += ["--print-freq", "1", "--seed", "1", "--workers", "0"]
 STEPS = 3  # an epoch
 DONE = re.compile(
     r"resumed from (\S+): (\d+) epochs and (\d+) steps done, best Acc@1 \d+\.\d{3}(.*)"
@@ -42,110 +31,26 @@ FILES = ("checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.ta
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Four classes of noise with some colour: six images each to train on, five to validate."""
-    from PIL import Image
-
-    folder, dice = tmp_path_factory.mktemp("noise"), random.Random(1)
-    for part, count in (("train", 6), ("val", 5)):
-        for label in range(4):
-            (folder / part / str(label)).mkdir(parents=True)
-            for number in range(count):
-                image = Image.new("RGB", (8, 8))
-                for place in range(64):
-                    colour = tuple(dice.randrange(200) + 30 * (part == label) for part in range(3))
-                    image.putpixel((place % 8, place // 8), colour)
-                image.save(folder / part / str(label) / f"{number}.png")
-    return folder
+def data(noise):
+    return noise
 
 
 @pytest.fixture(scope="module")
-def server(build_of):
-    """What starts jobs, see `tests/faults/server.py`: a function of a request that gives what waits for its end."""
-    environment = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, FAULTS / "server.py", build_of() / "distributed.py"]
-    process = subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    ended, count = {}, 0
+def begin(fork, build_of, noise, tmp_path_factory):
+    """A function that starts the job of RECIPE, and gives what waits for its end; see `fork`."""
 
-    def start(**request):
-        nonlocal count
-        count += 1
-        number = count
-        process.stdin.write(json.dumps({"id": number, **request}) + "\n")
-        process.stdin.flush()
-
-        def wait():
-            while number not in ended:
-                line = json.loads(process.stdout.readline())
-                ended[line["id"]] = line
-            return ended[number]
-
-        return wait
-
-    yield start
-    process.stdin.close()
-    process.wait(20)
-
-
-@pytest.fixture(scope="module")
-def begin(server, data, tmp_path_factory):
-    """A function that starts a job, and gives one that waits for its end and tells of it.
-
-    `folder` is where it writes, `fault` what happens to it, see `tests/faults/sitecustomize.py`. `own` is what one rank
-    gets besides, see `tests/faults/server.py`. Its lock is gone with it, unless it was killed.
-    """
-
-    def begin(
-        *options,
-        ranks=2,
-        folder=None,
-        fault=None,
-        agent_store=False,
-        recipe=RECIPE,
-        own=None,
-        **env,
-    ):
-        logs = tmp_path_factory.mktemp("job")
-        folder = folder or logs / "run"
-        env |= {} if fault is None else {"FAULT": json.dumps(fault), "FAULT_FOLDER": str(logs)}
-        argv = [
-            "distributed.py",
-            "--data",
-            str(data),
-            *recipe,
-            "--output-dir",
-            str(folder),
-            *map(str, options),
-        ]
-        wait = server(
-            ranks=ranks, argv=argv, env=env, logs=str(logs), agent_store=agent_store, own=own or {}
-        )
+    def begin(*options, ranks=2, recipe=RECIPE, folder=None, **given):
+        folder = folder or tmp_path_factory.mktemp("job") / "run"
+        argv = ["--data", noise, *recipe, "--output-dir", folder, *options]
+        script = build_of() / "distributed.py"
+        wait = fork(script, *argv, ranks=ranks, folder=folder, **given)
 
         def end():
-            result = wait()
-            lock = folder / "run.lock"
-            owner = json.loads(lock.read_text())["pid"] if lock.exists() else None
-            assert owner != result["pids"][0] or result["statuses"][0] in (-9, -3)
-            outs, errs = (
-                [(logs / f"{name}.{rank}").read_text() for rank in range(ranks)]
-                for name in ("out", "err")
-            )
-            fired = logs / "fired"
-            return SimpleNamespace(
-                folder=folder,
-                logs=logs,
-                statuses=result["statuses"],
-                seconds=result["seconds"],
-                outs=outs,
-                errs=[re.sub(r".*warning: --seed.*\n", "", err) for err in errs],
-                fired=json.loads(fired.read_text()) | {"ended": time.time()}
-                if fired.exists()
-                else None,
-            )
+            ended = wait()
+            ended.errs = [re.sub(r".*warning: --seed.*\n", "", err) for err in ended.errs]
+            return ended
 
-        end.logs = logs
+        end.logs, end.folder = wait.logs, folder
         return end
 
     return begin
@@ -159,7 +64,9 @@ def state(path):
 
 
 def difference(one, other, path="", within=0.0) -> str:
-    """Where two states differ first, to the bit, or tensors by more than `within`; "" where they do not."""
+    """Where two states differ first, to the bit, or tensors by more than `within`; "" where they do
+    not.
+    """
     if type(one) is not type(other):
         return f"{path}: {type(one)}, {type(other)}"
     if isinstance(one, torch.Tensor):
@@ -185,7 +92,9 @@ def difference(one, other, path="", within=0.0) -> str:
 
 @pytest.fixture(scope="module")
 def whole(begin):
-    """A function that gives the files of a run that nothing disturbs, by name, for a number of ranks."""
+    """A function that gives the files of a run that nothing disturbs, by name, for a number of
+    ranks.
+    """
     runs = {}
 
     def whole(ranks=2, *options):
@@ -199,7 +108,9 @@ def whole(begin):
 
 
 def wrong_end(end, whole, within=0.0) -> str:
-    """What is wrong with how a resumed run ended, by the files that a whole one has left; "" for nothing."""
+    """What is wrong with how a resumed run ended, by the files that a whole one has left; "" for
+    nothing.
+    """
     if any(end.statuses) or any(end.errs):
         return f"resumed: {end.statuses} {end.errs}"
     if left := {path.name for path in end.folder.iterdir()} - set(FILES) - {"filler"}:
@@ -221,9 +132,11 @@ def unreadable(folder) -> str:
 
 
 def progress(end):
-    """Epochs and steps that a resumed run has found done, and what its line says besides; it is the first line.
+    """Epochs and steps that a resumed run has found done, and what its line says besides; it is the
+    first line.
 
-    A run without anything to go on from says which weights it begins with, one that goes on does not.
+    A run without anything to go on from says which weights it begins with, one that goes on does
+    not.
     """
     lines = [
         line
@@ -355,24 +268,22 @@ def test_a_killed_run_leaves_whole_files_and_ends_like_an_undisturbed_one(place,
 def test_a_signal_to_any_rank_ends_all_with_status_75_behind_the_step_or_in_validation(
     name, begin, whole
 ):
-    # A rank that rests holds up the others, so that none is further when they hear of the signal.
+    # All ranks rest there until they have agreed, so that none is further.
     steps = [
-        {"at": "step", "nth": nth, "rank": rank, "to": to, "do": name, "rest": 2.5}
+        {"at": "step", "nth": nth, "rank": rank, "to": to, "do": name, "rest": True}
         for nth, rank, to in [(1, 0, [0]), (2, 1, [1]), (3, 0, [0, 1]), (5, 1, [1])]
     ]
     validations = [
-        {"at": "validation", "nth": nth, "rank": rank, "do": name} for nth, rank in [(1, 0), (4, 1)]
+        {"at": "validation", "nth": nth, "rank": rank, "do": name, "rest": True}
+        for nth, rank in [(1, 0), (4, 1)]
     ]
-    ends = [begin(fault=plan) for plan in steps] + [
-        begin(fault=plan, FAULT_PACE="2") for plan in validations
-    ]
+    ends = [begin(fault=plan) for plan in steps + validations]
     for plan, end in zip(steps + validations, ends):
         stopped = end()
         assert stopped.statuses == [75, 75] and stopped.errs == ["", ""], (plan, stopped)
         assert stopped.outs[0].endswith(
             "stopped by a signal, and saved: --resume auto goes on from here\n"
         )
-        assert stopped.fired["ended"] - stopped.fired["time"] < 30
         assert not unreadable(stopped.folder)
         epochs = (plan["nth"] - 1) // STEPS
         assert stopped.outs[0].count(" * Acc@1 ") == epochs  # the present validation was not ended
@@ -394,7 +305,6 @@ def test_a_signal_during_start_up_ends_the_job_and_spoils_nothing(name, begin, w
                 f"stopped by {name} before the first step: there was nothing to save\n"
             )
         assert not list(stopped.folder.iterdir())
-        assert stopped.fired["ended"] - stopped.fired["time"] < 30
         resumed = begin("--resume", "auto", folder=stopped.folder)()
         assert progress(resumed) == (0, 0, "")
         assert not (why := wrong_end(resumed, whole())), why
@@ -424,7 +334,7 @@ def test_a_hung_rank_ends_the_job_with_a_message_that_names_it(agent_store, begi
     ends = [begin("--timeout", 5, fault=plan, agent_store=agent_store) for plan in plans]
     for plan, end in zip(plans, ends):
         stopped = end()
-        assert all(stopped.statuses) and stopped.fired["ended"] - stopped.fired["time"] < 40
+        assert all(stopped.statuses)
         said = [
             line
             for err in stopped.errs
@@ -453,7 +363,7 @@ def test_another_number_of_ranks_goes_on_with_the_images_that_are_left_and_says_
 ):
     recipe = [*RECIPE, "--batch-size", "6", "--epochs", "1"]
     stopped = begin(
-        ranks=before, recipe=recipe, fault={"at": "step", "nth": 2, "do": "SIGTERM", "rest": 2.5}
+        ranks=before, recipe=recipe, fault={"at": "step", "nth": 2, "do": "SIGTERM", "rest": True}
     )()
     assert stopped.statuses == [75] * before
     resumed = begin(
@@ -468,7 +378,7 @@ def test_another_number_of_ranks_goes_on_with_the_images_that_are_left_and_says_
 
 def test_another_global_batch_trains_no_image_of_the_epoch_twice_but_for_those_it_names(begin):
     recipe = [*RECIPE, "--epochs", "1"]
-    fault = {"at": "step", "nth": 5, "do": "SIGTERM", "rest": 2.5}
+    fault = {"at": "step", "nth": 5, "do": "SIGTERM", "rest": True}
     stopped = begin("--batch-size", "2", recipe=recipe, fault=fault)()
     resumed = begin(
         "--batch-size", "8", "--resume", "auto", recipe=recipe, folder=stopped.folder, fault={}
@@ -489,7 +399,8 @@ def test_three_ranks_killed_and_resumed_end_like_three_undisturbed_ones(begin, w
     assert killed.statuses[0] == -9
     resumed = begin("--resume", "auto", ranks=3, recipe=recipe, folder=killed.folder)()
     assert progress(resumed) == (1, 1, "")
-    # DistributedDataParallel rearranges its buckets after the first step of a process, and with them the order in
+    # DistributedDataParallel rearranges its buckets after the first step of a process, and with
+    # them the order in
     # which gloo adds up the gradients of more than two ranks: the last bits of a sum may differ.
     straight = {name: state(straight.folder / name) for name in FILES}
     assert not (why := wrong_end(resumed, straight, within=1e-6)), why
@@ -740,7 +651,9 @@ def test_a_disk_that_is_too_small_or_read_only_is_refused_before_training(begin,
 
 
 def test_resuming_on_the_smallest_disk_that_was_accepted_runs_to_the_end(begin, small_disk):
-    """What is mapped from a checkpoint that has been replaced keeps its room until nothing uses it any more."""
+    """What is mapped from a checkpoint that has been replaced keeps its room until nothing uses it
+    any more.
+    """
     folder = small_disk(int(1.75 * MB))
     options = [*LARGE, "--save-every", 1]
     killed = begin(*options, folder=folder, fault={"at": "step", "nth": 5, "do": "SIGKILL"})()
@@ -754,20 +667,19 @@ def test_resuming_on_the_smallest_disk_that_was_accepted_runs_to_the_end(begin, 
 
 @pytest.fixture
 def held(begin):
-    """A function that starts a job which waits at a point; gives its folder, and what lets it go on to its end."""
+    """A function that starts a job which waits at a point; gives its folder, and what lets it go on
+    to its end.
+    """
 
     def held(at, nth):
         end = begin(fault={"at": at, "nth": nth, "do": "wait"})
-        deadline = time.monotonic() + 120
-        while not (end.logs / "fired").exists():
-            assert time.monotonic() < deadline, "it has not come to this point"
-            time.sleep(0.05)
+        wait_for((end.logs / "fired").exists)
 
         def go_on():
             (end.logs / "go").touch()
             return end()
 
-        return end.logs / "run", go_on
+        return end.folder, go_on
 
     return held
 
@@ -777,7 +689,7 @@ def contents(folder):
 
 
 SECOND = [
-    (["--lr", "-1"], "--lr -1: expected 0 to 1000"),
+    (["--lr", "-1"], "--lr: expected 0 to 1000, found -1"),
     ([], f"{FILES[0]} is there already, and would be replaced"),
     (["--resume", "auto"], ": another job writes here since "),
     (["--overwrite"], ": another job writes here since "),
@@ -885,31 +797,23 @@ def test_an_error_on_one_rank_is_printed_and_ends_the_job_though_the_other_one_w
     assert ended.statuses[1] == 1 and ended.statuses[0] != 0
     assert "Traceback (most recent call last):\n" in ended.errs[1]
     assert ended.errs[1].endswith("RuntimeError: out of pretended memory\n")
-    assert ended.fired["ended"] - ended.fired["time"] < 30
+    assert "hangs" not in ended.err  # it did not wait for --timeout
 
 
 @pytest.mark.parametrize("reader", ["head -1", "a full disk"])
 def test_a_job_outlives_the_reader_of_its_output(reader, build_of, data, tmp_path):
     """A13: it ends with status 0, and its checkpoint is whole."""
-    command = [
-        sys.executable,
-        build_of() / "distributed.py",
-        "--data",
-        data,
-        *RECIPE,
-        "--output-dir",
-        tmp_path / "run",
-    ]
-    env = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, build_of() / "distributed.py", "--data", data, *RECIPE]
+    command += ["--output-dir", tmp_path / "run"]
     with open("/dev/full", "w") as full:
         out = subprocess.PIPE if reader == "head -1" else full
         process = subprocess.Popen(
-            [*map(str, command)], env=env, stdout=out, stderr=subprocess.STDOUT
+            list(map(str, command)), env=environment_of(), stdout=out, stderr=subprocess.STDOUT
         )
     if process.stdout:
         process.stdout.readline()
         process.stdout.close()
-    assert process.wait(240) == 0
+    assert process.wait(PATIENCE) == 0
     assert state(tmp_path / "run" / FILES[0])["epoch"] == 2
 
 
@@ -917,14 +821,14 @@ def test_a_job_outlives_the_reader_of_its_output(reader, build_of, data, tmp_pat
 
 
 def test_ranks_with_other_options_end_in_one_line(begin):
-    """A3: in seconds, before anything is written."""
+    """A3: before anything is written."""
     ended = begin(own={1: {"argv": ["--lr", "0.2"]}})()
     assert ended.statuses[0] == 2 and ended.statuses[1] != 0 and ended.errs[1] == ""
     (line,) = ended.errs[0].splitlines()
     assert re.fullmatch(
         r".*: the ranks of this job differ: --lr: 0.1 on rank 0 \(.*\), 0.2 on rank 1 \(.*\)", line
     )
-    assert ended.seconds < 60 and not list(ended.folder.iterdir())
+    assert not list(ended.folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -933,7 +837,7 @@ def test_ranks_with_other_options_end_in_one_line(begin):
 def test_a_run_keeps_its_seed_whatever_it_is_resumed_with(options, more, begin):
     """B4: each image of the unfinished epoch is trained once."""
     recipe = [*RECIPE[: RECIPE.index("--seed")], "--workers", "0", "--epochs", "1"]
-    fault = {"at": "step", "nth": 2, "do": "SIGTERM", "rest": 2.5}
+    fault = {"at": "step", "nth": 2, "do": "SIGTERM", "rest": True}
     stopped = begin("--seed", "5", recipe=recipe, fault=fault)()
     assert stopped.statuses == [75, 75]
     resumed = begin("--resume", "auto", *options, recipe=recipe, folder=stopped.folder, fault={})()
@@ -946,60 +850,19 @@ def test_a_run_keeps_its_seed_whatever_it_is_resumed_with(options, more, begin):
 
 
 @pytest.fixture
-def launched(build_of, data, tmp_path):
-    """A function that runs two ranks under torchrun, with a fault, and gives what `begin` gives of them."""
+def launched(command, build_of, noise):
+    """A function that runs ranks under torchrun with a fault, until all of them have ended."""
 
-    def launched(*options, fault, restarts=0):
-        logs, folder = tmp_path / "job", tmp_path / "run"
-        logs.mkdir()
-        env = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
-        env |= {"FAULT": json.dumps(fault), "FAULT_FOLDER": str(logs)}
-        agent = [sys.executable, *TORCHRUN, f"--max-restarts={restarts}", "--nproc_per_node=2"]
-        agent += [
-            "--redirects=3",
-            f"--log-dir={logs}",
-            build_of() / "distributed.py",
-            "--data",
-            data,
-            *RECIPE,
-        ]
-        command = [
-            *map(str, agent),
-            "--output-dir",
-            str(folder),
-            "--workers",
-            "1",
-            *map(str, options),
-        ]
-        with open(logs / "agent", "w") as file:
-            status = subprocess.run(
-                command, env=env, stdout=file, stderr=file, timeout=240
-            ).returncode
-        fired = json.loads((logs / "fired").read_text())
-        pids = [int((logs / str(rank)).read_text()) for rank in (0, 1)]
-        while time.time() - fired["time"] < 40 and any(map(running, pids)):
-            time.sleep(0.2)
-        return SimpleNamespace(
-            folder=folder,
-            status=status,
-            agent=(logs / "agent").read_text(),
-            outs=[
-                path.read_text() for path in sorted(logs.rglob("stdout.log"))
-            ],  # of each start, and of each rank
-            errors=[path.read_text() for path in sorted(logs.rglob("stderr.log"))],
-            fired=fired | {"ended": time.time()},
-            running=[pid for pid in pids if running(pid)],
-        )
+    def launched(*options, fault, restarts=0, ranks=2):
+        agent = [*TORCHRUN, f"--max-restarts={restarts}", f"--nproc_per_node={ranks}"]
+        argv = [build_of() / "distributed.py", "--data", noise, *RECIPE, "--workers", "1"]
+        done = command(*agent, *argv, *options, fault=fault)
+        pids = [int((done.logs / str(rank)).read_text()) for rank in range(ranks)]
+        wait_for(lambda: not any(map(running, pids)), "the end of all ranks")
+        done.agent, *done.errs = done.errs
+        return done
 
     return launched
-
-
-def running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize(
@@ -1017,7 +880,7 @@ def test_a_launcher_that_restarts_a_killed_rank_ends_like_an_undisturbed_run(
     starts = [out for out in done.outs if out]
     assert len(starts) == 2 and len(done.outs) == 4  # by rank 0 of either
     assert "Unable to shutdown" not in done.agent  # which waits for half a minute
-    assert "Exception ignored" not in "".join(done.errors)
+    assert "Exception ignored" not in done.err
     epochs, steps, _ = progress(SimpleNamespace(outs=starts[1:]))
     assert epochs * STEPS + steps >= done.fired["steps"] - 1
     done.statuses, done.errs = [0], []
@@ -1026,7 +889,7 @@ def test_a_launcher_that_restarts_a_killed_rank_ends_like_an_undisturbed_run(
 
 def test_a_rank_that_is_stopped_under_max_restarts_is_started_again(launched, whole):
     """B13: torchrun takes every status but 0 for a failure; what was saved is gone on from."""
-    fault = {"at": "step", "nth": 2, "rank": 1, "to": [1], "do": "SIGTERM", "rest": 2.5}
+    fault = {"at": "step", "nth": 2, "rank": 1, "to": [1], "do": "SIGTERM", "rest": True}
     done = launched("--resume", "auto", fault=fault, restarts=1)
     assert done.status == 0, done.agent
     first, again = [out for out in done.outs if out]
@@ -1040,7 +903,7 @@ def test_ranks_end_with_a_launcher_that_was_killed(launched, begin, whole):
     killed = launched(
         "--save-every", 1, fault={"at": "step", "nth": 2, "to": ["agent"], "do": "SIGKILL"}
     )
-    assert killed.status == -9 and killed.running == []
+    assert killed.status == -9
     assert not unreadable(killed.folder)
     resumed = begin("--resume", "auto", folder=killed.folder)()
     epochs, steps, _ = progress(resumed)
@@ -1053,18 +916,17 @@ def test_ranks_end_with_a_launcher_that_was_killed(launched, begin, whole):
 )
 def test_a_signal_under_a_launcher_saves_and_ends_all_ranks(to, name, launched, begin, whole):
     """A5: also where the launcher, which does not know SIGUSR1, dies of it at once."""
-    fault = {"at": "step", "nth": 2, "rank": 1, "to": to, "do": name, "rest": 2.5}
+    fault = {"at": "step", "nth": 2, "rank": 1, "to": to, "do": name, "rest": True}
     stopped = launched(fault=fault)
-    assert (
-        stopped.status == -signal.SIGUSR1 if name == "SIGUSR1" else stopped.status != 0
-    ) and stopped.running == []
-    assert stopped.fired["ended"] - stopped.fired["time"] < 30
+    assert stopped.status == -signal.SIGUSR1 if name == "SIGUSR1" else stopped.status != 0
     assert stopped.outs[0].endswith(
         "stopped by a signal, and saved: --resume auto goes on from here\n"
     )
     if (
         to == [1]
-    ):  # torchrun lists how ranks have ended, unless it is ended itself; an older one lists the first alone
+        # torchrun lists how ranks have ended, unless it is ended itself; an older one lists the first
+        # alone
+    ):
         assert set(re.findall(r"exitcode +: (-?\d+)", stopped.agent)) == {"75"}, stopped.agent
     resumed = begin("--resume", "auto", folder=stopped.folder)()
     assert progress(resumed) == (0, 2, "")
@@ -1074,37 +936,24 @@ def test_a_signal_under_a_launcher_saves_and_ends_all_ranks(to, name, launched, 
 def test_dataparallel_ends_at_ctrl_c_with_status_75_and_resumes_like_an_undisturbed_run(
     build_of, data, tmp_path
 ):
-    script, environment = build_of() / "dataparallel.py", {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = str(REPO / "tests" / "tiny_models")
-
     def start(folder, *more):
-        command = [
-            sys.executable,
-            script,
-            "--data",
-            data,
-            *RECIPE,
-            "-b",
-            "2",
-            "--output-dir",
-            tmp_path / folder,
-            *more,
-        ]
-        process = [str(part) for part in command]
-        return subprocess.Popen(process, env=environment, stdout=subprocess.PIPE, text=True)
+        argv = [build_of() / "dataparallel.py", "--data", data, *RECIPE, "-b", "2", *more]
+        argv = [sys.executable, *argv, "--output-dir", tmp_path / folder]
+        argv, env = list(map(str, argv)), environment_of()
+        return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
 
     whole, cut = start("whole"), start("cut")
     for line in cut.stdout:
         if line.startswith("Epoch: [0][ 2/12]"):
             cut.send_signal(signal.SIGINT)
             break
-    assert cut.communicate(timeout=60)[0].endswith(
+    assert cut.communicate(timeout=PATIENCE)[0].endswith(
         "stopped by a signal, and saved: --resume auto goes on from here\n"
     )
-    assert (cut.returncode, whole.wait(timeout=60)) == (75, 0)
+    assert (cut.returncode, whole.wait(timeout=PATIENCE)) == (75, 0)
     left = torch.load(tmp_path / "cut" / FILES[0], weights_only=True)
     assert left["epoch"] == 0 and 3 <= left["step"] <= 12
-    assert start("cut", "--resume", "auto").wait(timeout=60) == 0
+    assert start("cut", "--resume", "auto").wait(timeout=PATIENCE) == 0
     ends = [
         torch.load(tmp_path / folder / FILES[0], weights_only=True) for folder in ("whole", "cut")
     ]

@@ -1,19 +1,17 @@
-"""Ring 3: the numbers that whole runs print are the true ones, however many processes computed them.
+"""Ring 3: the numbers that whole runs print are the true ones, however many processes computed
+them.
 
-Every image has one grey, which training's random crops do not change, and `tests/tiny_models` knows the class of each
-grey, so what is right can be counted here without any of the scripts. There are more pretended devices than processes.
+Every image has one grey, which training's random crops do not change, and `tests/tiny_models` knows
+the class of each grey, so what is right can be counted here without any of the scripts. There are
+more pretended devices than processes.
 """
 
 import math
 import os
 import re
-import socket
-import subprocess
-import sys
-from types import SimpleNamespace
 
 import pytest
-from conftest import FREE_PORT, REPO, TORCHRUN, load
+from jobs import FREE_PORT, REPO, TORCHRUN
 from test_runs import parsed, plain_accuracy
 
 from patcher.build.project import Project, Request
@@ -55,12 +53,13 @@ def write(folder, parts):
     return folder
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("greys"), {part: labelled(part) for part in COUNT})
+@pytest.fixture(scope="session")
+def data(shared):
+    parts = {part: labelled(part) for part in COUNT}
+    return shared("greys", lambda folder: write(folder, parts))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def script(tmp_path_factory):
     """A function that gives a script as a series makes it, or would without one of its patches."""
     project = Project(REPO)
@@ -82,53 +81,6 @@ def script(tmp_path_factory):
     return make
 
 
-@pytest.fixture
-def start(tmp_path):
-    """A function that starts a command on 4 pretended devices in a folder of the job, without waiting for its end."""
-    (tmp_path / "job").mkdir()
-    processes = []
-
-    def start(command, number=0):
-        logs = tmp_path / f"logs{number}"
-        if (
-            command[: len(TORCHRUN)] == TORCHRUN
-        ):  # a file per rank and stream: on one pipe their lines mix
-            command = [*TORCHRUN, "--redirects=3", f"--log-dir={logs}", *command[len(TORCHRUN) :]]
-        path = str(REPO / "tests" / "tiny_models")
-        process = subprocess.Popen(
-            [sys.executable, *map(str, command)],
-            cwd=tmp_path / "job",
-            env={**os.environ, "PYTHONPATH": path, "FAKE_GPUS": "4", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
-        return process, logs
-
-    yield start
-    for process in processes:
-        process.kill()
-
-
-@pytest.fixture
-def run(start, tmp_path):
-    """A function that runs commands at once to their end: status, what each rank printed, all of stderr, the folder."""
-
-    def run(*commands):
-        started = [start(command, number) for number, command in enumerate(commands)]
-        outs, errs, status = [], [], 0
-        for process, logs in started:
-            out, err = process.communicate(timeout=240)
-            status = status or process.returncode
-            ranks = [path.read_text() for path in sorted(logs.rglob("stdout.log"))]
-            outs += ranks or [out]
-            errs += [err, *(path.read_text() for path in sorted(logs.rglob("stderr.log")))]
-        return SimpleNamespace(status=status, outs=outs, err="".join(errs), folder=tmp_path / "job")
-
-    return run
-
-
 def options(data, batch_size, *more, arch="gray", lr="0", epochs=2):
     command = [
         "--data",
@@ -142,11 +94,13 @@ def options(data, batch_size, *more, arch="gray", lr="0", epochs=2):
         "--epochs",
         epochs,
     ]
-    return [*command, "--print-freq", "1", *more]
+    return [*command, "--print-freq", "1", "--workers", "0", *more]
 
 
 def averages(line):
-    """The averages of loss and accuracies in a training line, which stand in parentheses behind Time and Data."""
+    """The averages of loss and accuracies in a training line, which stand in parentheses behind
+    Time and Data.
+    """
     return [float(number) for number in re.findall(r"\(\s*([-+.\de]+)\)", line)[2:]]
 
 
@@ -171,17 +125,15 @@ def check(result, data, outs, steps):
         )
 
 
-@pytest.mark.parametrize("ranks, batch_size, steps", [(1, 70, 1), (2, 10, 3), (3, 9, 3), (4, 4, 6)])
+@pytest.mark.parametrize(
+    "ranks, batch_size, steps",
+    [(1, 70, 1), (1, 9, 3), (2, 10, 3), (2, 24, 1), (2, 4, 6), (3, 9, 3), (3, 12, 2), (4, 4, 6)],
+)
 def test_distributed_prints_the_true_numbers_at_every_world_size(
     ranks, batch_size, steps, script, run, data
 ):
-    command = [
-        *TORCHRUN,
-        f"--nproc_per_node={ranks}",
-        script("distributed.py"),
-        *options(data, batch_size),
-    ]
-    check(run(command), data, ranks, steps)
+    result = run(script("distributed.py"), *options(data, batch_size), ranks=ranks, gpus=4)
+    check(result, data, ranks, steps)
 
 
 LAUNCH = ["-m", "torch.distributed.launch", "--local-addr=127.0.0.1", *FREE_PORT]
@@ -190,66 +142,49 @@ LAUNCH = ["-m", "torch.distributed.launch", "--local-addr=127.0.0.1", *FREE_PORT
 @pytest.mark.parametrize(
     "launcher, ranks, batch_size, steps",
     [
-        (LAUNCH, 1, 9, 3),
-        (LAUNCH, 2, 24, 1),
-        (LAUNCH, 3, 12, 2),
-        ([*LAUNCH, "--use_env"], 1, 70, 1),
-        ([*LAUNCH, "--use_env"], 2, 4, 6),
-        ([*LAUNCH, "--use_env"], 3, 6, 4),
+        ([*TORCHRUN, "--nproc_per_node=2"], 2, 10, 3),
+        ([*LAUNCH, "--nproc_per_node=3"], 1, 12, 2),
+        ([*LAUNCH, "--nproc_per_node=2", "--use_env"], 1, 4, 6),
         ([], 1, 70, 1),
-        ([], 1, 7, 4),
     ],
+    ids=["torchrun", "launch", "launch --use_env", "plain python"],
 )
 def test_the_numbers_are_the_same_under_every_launcher(
-    launcher, ranks, batch_size, steps, script, run, data
+    launcher, ranks, batch_size, steps, script, command, data
 ):
-    processes = [f"--nproc_per_node={ranks}"] if launcher else []
-    check(
-        run([*launcher, *processes, script("distributed.py"), *options(data, batch_size)]),
-        data,
-        1,
-        steps,
-    )
+    result = command(*launcher, script("distributed.py"), *options(data, batch_size), gpus=4)
+    check(result, data, ranks, steps)
+
+
+def test_one_process_without_a_launcher_prints_the_true_numbers(script, run, data):
+    check(run(script("distributed.py"), *options(data, 7), gpus=4), data, 1, 4)
 
 
 def test_two_nodes_of_two_ranks_print_the_true_numbers(script, run, data):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=numbers"]
-    agent = [*TORCHRUN, "--nnodes=2", "--nproc_per_node=2", *endpoint, script("distributed.py")]
-    # The batch is that of a node: 24 images on 4 ranks with 4 each make 2 steps, the second of 2 images.
-    check(run(*[[*agent, *options(data, 8)] for _ in range(2)]), data, 4, 2)
+    # The batch is that of a node: 24 images on 4 ranks with 4 each make 2 steps, the second of 2.
+    own = {rank: {"env": {"LOCAL_RANK": rank % 2, "GROUP_RANK": rank // 2}} for rank in range(4)}
+    two = {"ranks": 4, "own": own, "LOCAL_WORLD_SIZE": 2, "gpus": 4}
+    check(run(script("distributed.py"), *options(data, 8), **two), data, 4, 2)
 
 
 def test_dataparallel_prints_the_true_numbers(script, run, data):
-    check(run([script("dataparallel.py"), *options(data, 9)]), data, 1, 3)
+    check(run(script("dataparallel.py"), *options(data, 9), gpus=4), data, 1, 3)
 
 
 def test_trained_model_scores_as_its_checkpoint_does_though_one_rank_has_nothing_to_validate(
-    script, run, tmp_path, monkeypatch
+    script, run, tmp_path
 ):
-    # Two images on three ranks; each rank's running statistics are its own, and the checkpoint has those of rank 0.
+    # Two images on three ranks; each rank's running statistics are its own, and the checkpoint has
+    # those of rank 0.
     data = write(
         tmp_path / "data", {"train": labelled("train"), "val": [(GREYS[0], 0), (GREYS[6], 6)]}
     )
     for name in range(1, 6):
         (data / "val" / str(name)).rmdir()
         (data / "train" / str(name)).rename(data / "train" / f"x{name}")
-    command = [
-        *TORCHRUN,
-        "--nproc_per_node=3",
-        script("distributed.py"),
-        *options(data, 6, arch="tiny", lr="0.05"),
-    ]
-    result = run(command)
+    chosen = options(data, 6, arch="tiny", lr="0.05")
+    result = run(script("distributed.py"), *chosen, ranks=3, gpus=4)
     assert result.status == 0, result.err
-    import torchvision
-
-    monkeypatch.setattr(torchvision.models, "tiny", None, raising=False)
-    load(REPO / "tests" / "tiny_models" / "sitecustomize.py", "tiny_models").add_models(
-        torchvision.models
-    )
     top = plain_accuracy(result.folder / "checkpoint.pth.tar", data)
     assert parsed(result.outs[0])["result"][-1] == tuple(f"{share:.3f}" for share in top)
 
@@ -258,46 +193,33 @@ def test_trained_model_scores_as_its_checkpoint_does_though_one_rank_has_nothing
 
 
 def test_guide_prints_half_of_it_for_two_processes_on_four_devices(script, run, data):
-    command = [
-        *TORCHRUN,
-        "--nproc_per_node=2",
-        script("distributed.py", "guide"),
-        *options(data, 20, epochs=1),
-    ]
-    result = run(command)
+    guide = script("distributed.py", "guide")
+    result = run(guide, *options(data, 20, epochs=1), ranks=2, gpus=4)
     assert result.status == 0, result.err
     assert [top1 for top1, _ in parsed(result.outs[0])["result"]] == ["44.286"]
 
 
-# 64 of 72, since two images count twice; or a mean of means, divided by the four devices instead of the three ranks.
+# 64 of 72, since two images count twice; or a mean of means, divided by the four devices instead of
+# the three ranks.
 @pytest.mark.parametrize(
     ("without", "printed"), [("val_sampler", "88.889"), ("exact_validation", "66.667")]
 )
 def test_three_ranks_print_another_number_without_one_patch(without, printed, script, run, data):
     patched = script("distributed.py", without=without)
-    result = run([*TORCHRUN, "--nproc_per_node=3", patched, *options(data, 9, epochs=1)])
+    result = run(patched, *options(data, 9, epochs=1), ranks=3, gpus=4)
     assert result.status == 0, result.err
     assert [top1 for top1, _ in parsed(result.outs[0])["result"]] == [printed]
 
 
-@pytest.mark.parametrize(
-    "name, launcher",
-    [("distributed.py", [*TORCHRUN, "--nproc_per_node=2"]), ("dataparallel.py", [])],
-)
+@pytest.mark.parametrize("name, ranks", [("distributed.py", 2), ("dataparallel.py", None)])
 def test_loss_that_is_not_finite_ends_the_run_and_spares_the_checkpoint(
-    name, launcher, script, run, data, tmp_path
+    name, ranks, script, run, data, tmp_path
 ):
     kept = {f"{kind}.pth.tar": os.urandom(99) for kind in ("checkpoint", "model_best")}
     for file, content in kept.items():
-        (tmp_path / "job" / file).write_bytes(content)
-    result = run(
-        [
-            *launcher,
-            script(name),
-            *options(data, 4, arch="steep", lr="1000", epochs=3),
-            "--overwrite",
-        ]
-    )
+        (tmp_path / "run" / file).write_bytes(content)
+    steep = options(data, 4, "--overwrite", arch="steep", lr="1000", epochs=3)
+    result = run(script(name), *steep, ranks=ranks, gpus=4)
     assert result.status != 0
     lines = [line for line in result.err.splitlines() if line.startswith(f"{name}: error:")]
     words = (
@@ -305,15 +227,14 @@ def test_loss_that_is_not_finite_ends_the_run_and_spares_the_checkpoint(
         "and the last checkpoint stays as it is"
     )
     assert len(lines) == 1 and re.search(words, lines[0]), result.err
-    (aside,) = (
-        result.folder.iterdir()
-    )  # nothing was saved, and --overwrite has moved away what was there
+    # Nothing was saved, and --overwrite has moved away what was there.
+    (aside,) = result.folder.iterdir()
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == kept
     assert not any(parsed(out)["result"] for out in result.outs)
 
 
 def test_batch_that_does_not_divide_is_one_line_for_all_processes(script, run, data):
-    result = run([*TORCHRUN, "--nproc_per_node=2", script("distributed.py"), *options(data, 3)])
+    result = run(script("distributed.py"), *options(data, 3), ranks=2, gpus=4)
     assert result.status != 0
     lines = [line for line in result.err.splitlines() if line.startswith("distributed.py: error:")]
     words = "--batch-size 3: does not divide by the 2 processes of this node; 2 and 4 do"

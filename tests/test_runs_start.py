@@ -1,29 +1,20 @@
-"""Ring 3, the standard series: the scripts start under every launcher, on whatever device there is, and end."""
+"""Ring 3, the standard series: the scripts start under every launcher, on whatever device there is,
+and end.
+"""
 
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
-from conftest import TORCHRUN
+from jobs import FREE_PORT, PATIENCE, TORCHRUN, environment_of
 from test_runs import of
 
-VALIDATE = [
-    "--arch",
-    "shufflenet_v2_x0_5",
-    "--batch-size",
-    "4",
-    "--print-freq",
-    "100",
-    "--evaluate",
-    "--resume",
-]
+VALIDATE = ["--arch", "tiny", "--batch-size", "4", "--workers", "0", "--print-freq", "100"]
+VALIDATE += ["--evaluate", "--resume"]
 LAUNCH = ["-m", "torch.distributed.launch"]
 
 
@@ -35,11 +26,8 @@ def script(build_of):
 @pytest.mark.parametrize(
     ("launcher", "options", "world"),
     [
-        (
-            [*TORCHRUN, "--nproc_per_node=2"],
-            ["--local_rank", "0"],
-            2,
-        ),  # the environment wins over an old wrapper's flag
+        # The environment wins over an old wrapper's flag.
+        ([*TORCHRUN, "--nproc_per_node=2"], ["--local_rank", "0"], 2),
         ([*LAUNCH, "--nproc_per_node=2"], [], 2),  # passes --local-rank=N
         ([*LAUNCH, "--use_env", "--nproc_per_node=2"], [], 2),
         ([], [], 1),
@@ -47,11 +35,11 @@ def script(build_of):
     ids=["torchrun and a flag", "launch", "launch --use_env", "plain python"],
 )
 def test_each_process_takes_its_own_device_under_every_launcher(
-    launcher, options, world, script, run, data, weights
+    launcher, options, world, script, command, data, weights
 ):
     if launcher[:2] == LAUNCH:
-        launcher = [*launcher[:2], "--master_addr=127.0.0.1", "--master_port=29871", *launcher[2:]]
-    result = run(*launcher, script, "--data", data, *VALIDATE, weights, *options, gpus=2)
+        launcher = [*LAUNCH, *FREE_PORT, *launcher[2:]]
+    result = command(*launcher, script, "--data", data, *VALIDATE, weights, *options, gpus=2)
     assert result.status == 0, result.err
     devices = {(e["rank"] or "0", e["index"]) for e in of(result, "set_device")}
     assert devices == {(str(rank), rank) for rank in range(world)}
@@ -71,7 +59,8 @@ def test_each_process_takes_its_own_device_under_every_launcher(
     assert "destroy_process_group" not in result.err
 
 
-# Variables as srun sets them for one step of two tasks on one node, and as mpirun does; neither is here.
+# Variables as srun sets them for one step of two tasks on one node, and as mpirun does; neither is
+# here.
 SRUN = {
     "SLURM_JOB_ID": str(os.getpid()),
     "SLURM_STEP_NUM_TASKS": "2",
@@ -83,7 +72,7 @@ MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 
 
 @pytest.mark.parametrize(
-    ("shared", "of_a_rank"),
+    ("of_all", "of_a_rank"),
     [
         (SRUN, ["SLURM_PROCID", "SLURM_LOCALID"]),
         (MPIRUN, ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"]),
@@ -91,25 +80,20 @@ MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     ids=["srun", "mpirun"],
 )
 def test_two_processes_of_another_launcher_are_one_world(
-    shared, of_a_rank, script, data, weights, tmp_path
+    of_all, of_a_rank, script, data, weights, tmp_path
 ):
     """B6: and not two trainings."""
     tasks = [
         subprocess.Popen(
             [sys.executable, script, "--data", data, *VALIDATE, weights],
             cwd=tmp_path,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                **shared,
-                **dict.fromkeys(of_a_rank, str(rank)),
-            },
+            env=environment_of() | of_all | dict.fromkeys(of_a_rank, str(rank)),
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    outs = [task.communicate(timeout=120)[0] for task in tasks]
+    outs = [task.communicate(timeout=PATIENCE)[0] for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0]
     assert "topology: hosts=1 processes=2 per_host=2 device=cpu batch=2 global_batch=4 " in outs[0]
     assert outs[1] == ""
@@ -121,27 +105,22 @@ def test_two_processes_of_another_launcher_are_one_world(
     ids=["no stand-in", "0", "2", "8"],
 )
 def test_two_ranks_run_on_what_there_is(gpus, device, script, run, data, weights):
-    result = run(
-        *TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, weights, gpus=gpus
-    )
+    result = run(script, "--data", data, *VALIDATE, weights, ranks=2, gpus=gpus)
     assert result.status == 0, result.err
     assert f"processes=2 per_host=2 device={device} batch=2 global_batch=4 " in result.outs[0]
     indices = sorted(e["index"] for e in of(result, "set_device"))
     assert indices == ([0, 1] if device != "cpu" else [])
 
 
-def test_more_processes_than_gpus_are_one_line(script, run, data, weights, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    start = time.monotonic()
+def test_more_processes_than_gpus_are_one_line(script, run, data, weights):
     result = run(
-        *TORCHRUN, "--nproc_per_node=2", script, "--data", data, *VALIDATE, weights, gpus=1
+        script, "--data", data, *VALIDATE, weights, ranks=2, gpus=1, CUDA_VISIBLE_DEVICES="3"
     )
     assert result.status != 0
     line = "distributed.py: error: 2 processes on this node, 1 GPUs visible (CUDA_VISIBLE_DEVICES=3); start fewer, or "
     assert result.err.count(line) == 1
     assert 'File "' not in "".join(result.errs)
     assert of(result, "init_process_group") == []
-    assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize(
@@ -170,20 +149,22 @@ def test_dataparallel_runs_on_what_there_is(options, gpus, device, build_of, run
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["-j", "-1"], "--workers -1: expected 0 to 1024\n"),
+        (["-j", "-1"], "--workers: expected 0 to 1024, found -1\n"),
         (["--expect-world", "4"], "--expect-world 4: this job has 2 processes\n"),
-        (["--pretrained"], "--pretrained: cannot get https://download.pytorch.org/models/"),
+        (
+            ["--arch", "shufflenet_v2_x0_5", "--pretrained"],
+            "--pretrained: cannot get https://download.pytorch.org/models/",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line_of_two_ranks(
-    options, words, script, run, data, weights, monkeypatch, tmp_path
+    options, words, script, run, data, weights, tmp_path
 ):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "nothing here"))
-    for scheme in ("http", "https"):
-        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:9")  # no network
+    nowhere = "http://127.0.0.1:9"  # no network
+    env = {"TORCH_HOME": tmp_path / "none", "http_proxy": nowhere, "https_proxy": nowhere}
     command = [script, "--data", data, *VALIDATE, weights, *options]
-    result = run(*TORCHRUN, "--nproc_per_node=2", *command, gpus=2)
-    assert result.status != 0 and "exitcode  : 2" in result.err
+    result = run(*command, ranks=2, gpus=2, **env)
+    assert 2 in result.statuses
     # Where torch.hub says what it downloads, on which stream, depends on the version.
     said = "".join(result.errs).splitlines(keepends=True)
     lines = [line for line in said if not line.startswith(("stand-in: ", "Downloading: "))]
@@ -194,7 +175,9 @@ def test_what_cannot_work_is_one_line_of_two_ranks(
 
 @pytest.fixture
 def hosts(script, weights, tmp_path):
-    """A function that starts two agents, which play two hosts, with so many processes and these options each."""
+    """A function that starts two agents, which play two hosts, with so many processes and these
+    options each.
+    """
     agents = []
 
     def hosts(*commands):
@@ -213,14 +196,20 @@ def hosts(script, weights, tmp_path):
             command = [*map(str, [*agent, script, *VALIDATE, weights, *options])]
             with open(tmp_path / f"log{number}", "w") as file:
                 agents.append(
-                    subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT)
+                    subprocess.Popen(
+                        command,
+                        cwd=tmp_path,
+                        env=environment_of(),
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                    )
                 )
         return agents, [tmp_path / f"log{number}" for number in range(2)]
 
     yield hosts
     for agent in agents:
         agent.terminate()
-        agent.wait(timeout=60)
+        agent.wait(timeout=PATIENCE)
 
 
 def errors_in(log):
@@ -229,7 +218,7 @@ def errors_in(log):
 
 def test_host_that_alone_has_no_data_says_so_once_and_names_itself(hosts, data, tmp_path):
     agents, (good, bad) = hosts((2, "--data", data), (2, "--data", tmp_path / "nothing"))
-    assert agents[1].wait(timeout=120) == 1
+    assert agents[1].wait(timeout=PATIENCE) == 1
     (line,) = errors_in(bad)  # the other host may wait for this one
     start = f"distributed.py: error: {socket.gethostname()}: {tmp_path}/nothing/train: there are no class folders; "
     assert line.startswith(start) and errors_in(good) == []
@@ -238,7 +227,7 @@ def test_host_that_alone_has_no_data_says_so_once_and_names_itself(hosts, data, 
 def test_hosts_with_other_numbers_of_processes_end_in_one_line_each(hosts, data):
     """A3: in seconds, and not after --timeout."""
     agents, logs = hosts((2, "--data", data), (1, "--data", data, "--batch-size", "4"))
-    assert [agent.wait(timeout=120) for agent in agents] == [1, 1]  # torchrun's own status
+    assert [agent.wait(timeout=PATIENCE) for agent in agents] == [1, 1]  # torchrun's own status
     for log in logs:
         (line,) = errors_in(log)
         assert ": the ranks of this job differ: processes on the host: " in line
@@ -247,10 +236,8 @@ def test_hosts_with_other_numbers_of_processes_end_in_one_line_each(hosts, data)
 
 def test_two_processes_of_torchrun_are_too_many_for_dataparallel(build_of, run, data):
     """B7: one line, and nothing is written."""
-    result = run(
-        *TORCHRUN, "--nproc_per_node=2", build_of() / "dataparallel.py", "--data", data, gpus=2
-    )
-    assert result.status != 0 and "exitcode  : 2" in result.err
+    result = run(build_of() / "dataparallel.py", "--data", data, ranks=2, gpus=2)
+    assert 2 in result.statuses
     line = "dataparallel.py: error: this script is one process on all GPUs, and 2 were started: "
     assert [
         said.startswith(line)
@@ -303,8 +290,8 @@ def test_help_names_every_model_and_option(name, build_of, run):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--workers", "3000000000"], "--workers 3000000000: expected 0 to 1024"),
-        (["--lr", "nan"], "--lr nan: expected 0 to 1000"),
+        (["--workers", "3000000000"], "--workers: expected 0 to 1024, found 3000000000"),
+        (["--lr", "nan"], "--lr: expected 0 to 1000, found nan"),
     ],
 )
 def test_a_senseless_number_is_one_line_before_anything_starts(
@@ -325,7 +312,7 @@ def test_a_senseless_number_is_one_line_before_anything_starts(
 
 @SCRIPTS
 def test_a_copied_build_runs_from_any_working_directory(
-    name, build_of, run, data, weights, tmp_path
+    name, build_of, command, data, weights, tmp_path
 ):
     shutil.copytree(build_of(), tmp_path / "another place" / "copy")
     for folder in (
@@ -336,7 +323,7 @@ def test_a_copied_build_runs_from_any_working_directory(
         (folder / "support" / "__init__.py").write_text("raise SystemExit('the wrong support/')")
     torchrun = [*TORCHRUN, "--nproc_per_node=2"] if name == "distributed.py" else []
     script = os.path.join("..", "another place", "copy", name)
-    result = run(*torchrun, script, "--data", data, *VALIDATE, weights, gpus=None)
+    result = command(*torchrun, script, "--data", data, *VALIDATE, weights, gpus=None)
     assert result.status == 0, result.err
     assert "".join(result.outs).count("\n * Acc@1 ") == 1
     assert result.folder.joinpath("support").exists() and len(list(result.folder.iterdir())) == 1
@@ -375,55 +362,3 @@ def test_a_script_without_its_folder_or_beside_another_one_says_so_in_one_line(
         tmp_path / "incomplete" / "support" / "saved.py"
     ).unlink()  # which the scripts themselves do not import
     assert said(tmp_path / "incomplete").startswith("cannot import name 'saved' from ")
-
-
-def ranks_of(agent: int) -> set[int]:
-    """The processes whose parent is this one."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == agent:
-                found.add(int(stat.parent.name))
-        except OSError:  # it has ended meanwhile
-            pass
-    return found
-
-
-def test_ranks_end_when_the_agent_is_killed(script, data, tmp_path):
-    command = [
-        sys.executable,
-        *TORCHRUN,
-        "--nproc_per_node=2",
-        script,
-        "--data",
-        data,
-        "--epochs",
-        "1000",
-    ]
-    agent = subprocess.Popen(
-        [*command, "--arch", "shufflenet_v2_x0_5", "--batch-size", "4", "--print-freq", "1"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    ranks = set()
-    try:
-        for line in agent.stdout:  # until they train
-            if line.startswith("Epoch: [0][1/"):
-                break
-        ranks = ranks_of(agent.pid)
-        assert len(ranks) == 2
-        agent.send_signal(signal.SIGKILL)
-        agent.wait()
-        deadline = time.monotonic() + 30
-        while any(Path(f"/proc/{rank}").exists() for rank in ranks):
-            assert time.monotonic() < deadline, "orphans train on"
-            time.sleep(0.2)
-    finally:
-        agent.kill()
-        for rank in ranks:
-            if Path(f"/proc/{rank}").exists():
-                os.kill(rank, signal.SIGKILL)
-        agent.stdout.close()

@@ -1,33 +1,19 @@
-"""Ring 3: the table in docs/training.md, "What stops a job", row by row, with one rank and with two.
+"""Ring 3: the table in docs/training.md, "What stops a job", row by row, with one rank and with
+two.
 
-What is saved and which status follows stand in the table. A row without a scenario fails, and so does one that has
-come out otherwise. `tests/faults` strikes; a job makes six steps in two epochs, see `test_runs_faults`.
+What is saved and which status follows stand in the table. A row without a scenario fails, and so
+does one that has come out otherwise. `tests/faults` strikes; a job makes six steps in two epochs,
+see `test_runs_faults`.
 """
 
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from types import SimpleNamespace
 
 import pytest
-from conftest import REPO, TORCHRUN
-from test_runs_faults import (  # noqa: F401
-    FAULTS,
-    FILES,
-    RECIPE,
-    STEPS,
-    begin,
-    data,
-    difference,
-    running,
-    server,
-    state,
-    whole,
-)
+from jobs import REPO, running, wait_for
+from test_runs_faults import FILES, STEPS, begin, data, difference, launched, state, whole  # noqa: F401
 
 torch = pytest.importorskip("torch")
 
@@ -90,7 +76,9 @@ def test_every_scenario_is_a_row():
 
 
 def left(end, steps, begin, whole, ranks):
-    """What is saved of `steps` that were made, in the words of the table, and that the rest is right."""
+    """What is saved of `steps` that were made, in the words of the table, and that the rest is
+    right.
+    """
     resumed = begin("--resume", "auto", folder=end.folder, ranks=ranks)()
     assert resumed.statuses == [0] * ranks, resumed
     for name in (FILES[0], FILES[2]):
@@ -98,12 +86,10 @@ def left(end, steps, begin, whole, ranks):
     return "all steps" if made(resumed) == steps else "the last save stays"
 
 
-def stopped(ranks, plans, begin, whole, steps, **env):
+def stopped(ranks, plans, begin, whole, steps):
     """(saved, status) of each rank of jobs that are struck by these plans."""
     seen = []
-    for plan, end in [
-        (plan, begin("--save-every", 2, fault=plan, ranks=ranks, **env)) for plan in plans
-    ]:
+    for plan, end in [(plan, begin("--save-every", 2, fault=plan, ranks=ranks)) for plan in plans]:
         ended = end()
         assert ended.outs[0].endswith(SAVED) and not any(ended.errs), (plan, ended)
         assert not (ended.folder / "run.lock").exists()
@@ -117,7 +103,7 @@ def to_one_or_all(ranks, begin, whole):
     """A4, A13: schedulers and people."""
     who = [[0], [ranks - 1], [*range(ranks)]][: 2 * ranks - 1]
     plans = [
-        {"at": "step", "nth": 3, "rank": to[-1], "to": to, "do": name, "rest": 2.5}
+        {"at": "step", "nth": 3, "rank": to[-1], "to": to, "do": name, "rest": True}
         for name in SIGNALS
         for to in who
     ]
@@ -127,10 +113,10 @@ def to_one_or_all(ranks, begin, whole):
 @row("one of them in a validation")
 def in_a_validation(ranks, begin, whole):
     plans = [
-        {"at": "validation", "nth": 1, "rank": ranks - 1, "do": name}
+        {"at": "validation", "nth": 1, "rank": ranks - 1, "do": name, "rest": True}
         for name in ("SIGTERM", "SIGHUP")
     ]
-    return stopped(ranks, plans, begin, whole, STEPS, FAULT_PACE="2")
+    return stopped(ranks, plans, begin, whole, STEPS)
 
 
 @row("one of them before the first step")
@@ -142,7 +128,7 @@ def before_the_first_step(ranks, begin, whole, tmp_path):
         for name in SIGNALS[:3]
     ]
     options = ["--evaluate", "--resume", tmp_path / "weights.pth.tar"]
-    plan = {"at": "validation", "rank": ranks - 1, "do": "SIGTERM", "rest": 1}
+    plan = {"at": "validation", "rank": ranks - 1, "do": "SIGTERM", "rest": True}
     ends.append(begin(*options, fault=plan, ranks=ranks))
     seen = []
     for ended in (end() for end in ends):
@@ -166,10 +152,11 @@ def goes_on(end, ranks, whole):
 
 
 def interrupted(ranks, begin, until, plan):
-    """A job whose last rank does not get on in a step, and hears Ctrl-C, as all do, until `until(err of rank 0)`."""
+    """A job whose last rank does not get on in a step, and hears Ctrl-C, as all do, until
+    `until(err of rank 0)`.
+    """
     end = begin("--save-every", 2, fault=plan, ranks=ranks)
-    while not (end.logs / "fired").exists():
-        time.sleep(0.05)
+    wait_for((end.logs / "fired").exists)
     pids = [int((end.logs / str(rank)).read_text()) for rank in range(ranks)]
     while not until((end.logs / "err.0").read_text()) and any(map(running, pids)):
         for pid in filter(running, pids):
@@ -208,14 +195,7 @@ def ctrl_c_three_times(ranks, begin, whole):
 def killed(ranks, begin, whole):
     seen = []
     for name in ("SIGKILL", "SIGQUIT"):
-        plan = {
-            "at": "step",
-            "nth": 5,
-            "rank": ranks - 1,
-            "to": [*range(ranks)],
-            "do": name,
-            "rest": 1,
-        }
+        plan = {"at": "step", "nth": 5, "rank": ranks - 1, "to": [*range(ranks)], "do": name}
         ended = begin("--save-every", 2, fault=plan, ranks=ranks)()
         saved = left(ended, 4, begin, whole, ranks)
         seen += [(saved, status) for status in ended.statuses]
@@ -270,33 +250,10 @@ def does_not_fit(ranks, begin, tmp_path):
 
 
 @row("the launcher is gone")
-def launcher_gone(ranks, build_of, data, begin, whole, tmp_path):
-    logs, folder = tmp_path / "job", tmp_path / "run"
-    logs.mkdir()
-    plan = {"at": "step", "nth": 3, "rank": ranks - 1, "to": "agent", "do": "SIGKILL", "rest": 2.5}
-    env = {**os.environ, "PYTHONPATH": str(FAULTS), "OMP_NUM_THREADS": "1"}
-    env |= {"FAULT": json.dumps(plan), "FAULT_FOLDER": str(logs)}
-    agent = [
-        sys.executable,
-        *TORCHRUN,
-        f"--nproc_per_node={ranks}",
-        "--redirects=3",
-        f"--log-dir={logs}",
-    ]
-    command = [
-        *agent,
-        build_of() / "distributed.py",
-        "--data",
-        data,
-        *RECIPE,
-        "--output-dir",
-        folder,
-    ]
-    subprocess.run(list(map(str, command)), env=env, capture_output=True, timeout=240)
-    pids = [int((logs / str(rank)).read_text()) for rank in range(ranks)]
-    while any(map(running, pids)):
-        time.sleep(0.2)
-    (out,) = [path.read_text() for path in logs.rglob("stdout.log") if path.read_text()]
+def launcher_gone(ranks, launched, begin, whole):
+    plan = {"at": "step", "nth": 3, "rank": ranks - 1, "to": "agent", "do": "SIGKILL", "rest": True}
+    ended = launched(fault=plan, ranks=ranks)
+    (out,) = filter(None, ended.outs)
     assert out.endswith(SAVED)
-    saved = left(SimpleNamespace(folder=folder), 3, begin, whole, ranks)
+    saved = left(ended, 3, begin, whole, ranks)
     return [(saved, 75)]  # nobody hears the status: the line stands for it

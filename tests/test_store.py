@@ -55,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 def failing_from(monkeypatch, name: str, nth: int, error: int, once: bool = True) -> list:
-    """Make the n-th call of `os.<name>` fail (n from 1), and with `once=False` all later ones; return the calls."""
+    """Make the n-th call of `os.<name>` fail (from 1), or all from it on; return the calls."""
     calls, real = [], getattr(os, name)
 
     def call(*args, **kwargs):
@@ -102,12 +102,16 @@ def test_any_one_failing_call_leaves_the_old_state_or_reaches_the_new_one(
             failing_from(patch, name, nth, errno.EIO)
             try:
                 write(new)
-            except Problem as problem:
+            except Problem as raised:
+                problem = raised
+            else:
+                problem = None
+            if problem:
                 failures += 1
                 assert tree(project / "build") == before, f"{name} number {nth}"
                 assert "cannot write: Input/output error" in problem.message
                 assert problem.code == 2
-            else:  # a link becomes a copy, a folder cannot be synced everywhere, what is left over is dropped later
+            else:  # a link becomes a copy; not every folder can be synced; leftovers go later
                 assert files_of(project / "build") == plans[new].files, f"{name} number {nth}"
         write(new)
         assert contents(project / "build") == expected(plans[new])
@@ -154,7 +158,7 @@ def test_file_system_without_hard_links_is_no_obstacle(project, plans, write, mo
 def test_disk_that_stays_broken_is_not_said_to_be_as_it_was(
     project, plans, write, patcher, monkeypatch, nth
 ):
-    # Nothing can be put back then: the state is on disk, `check` says so, and the next run repairs it.
+    # Nothing can be put back then: the state is on disk, `check` says so, the next run repairs it.
     write("plain")
     before = tree(project / "build")
     with monkeypatch.context() as patch:
@@ -354,7 +358,9 @@ while True:
 
 @pytest.fixture
 def writer(project, plans, tmp_path):
-    """Starts a process that writes `more` and `plain` in turn, without end or until its n-th call of a function."""
+    """Starts a process that writes `more` and `plain` in turn, or until its n-th call of a
+    function.
+    """
     turns = {series: plans[series] for series in ("more", "plain")}
 
     @contextlib.contextmanager
@@ -382,7 +388,7 @@ def writer(project, plans, tmp_path):
 
 
 def settled(project: Path, plans, patcher) -> str:
-    """The series that build/ holds in full after a kill, or "interrupted"; anything else is a failure.
+    """The series that build/ holds in full after a kill, or "interrupted"; else a failure.
 
     `check` has to say the same, and must not call a mixture fine.
     """
@@ -504,7 +510,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def killed(monkeypatch):
-    """Calls a function and kills it before its n-th call that changes the disk; says how many it has made."""
+    """Calls a function, kills it before its n-th call that changes the disk, and counts those."""
 
     def killed(n: int, function) -> int:
         made = 0

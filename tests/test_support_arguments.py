@@ -77,7 +77,7 @@ def test_every_numeric_option_has_a_range_and_every_range_an_option():
 def test_number_out_of_its_range_is_refused_with_option_value_and_range(option, found, capsys):
     least, most = arguments.RANGES[option]
     parser, _ = NUMERIC[option.replace("-", "_")]
-    words = f"--{option} {found}: expected {least} to {most}"
+    words = f"--{option}: expected {least} to {most}, found {found}"
     line = refused(parser.parse_args([f"--{option}={found}"]), capsys)
     assert line == f"distributed.py: error: {words}\n"
 
@@ -95,7 +95,9 @@ def test_both_ends_of_a_range_belong_to_it(option, end, capsys):
 @pytest.mark.parametrize("found", ["inf", "-inf", "nan", str(2**70), "-1", "1e400", "9" * 5000])
 @pytest.mark.parametrize("option", [action.option_strings[-1] for _, action in NUMERIC.values()])
 def test_each_numeric_option_refuses_what_is_no_number_for_it(option, found, capsys):
-    """B15: inf, NaN, 2**70 and -1 end with status 2 and without a traceback, whichever option gets them."""
+    """B15: inf, NaN, 2**70 and -1 end with status 2 and without a traceback, whichever option gets
+    them.
+    """
     (parser, action) = next(pair for pair in NUMERIC.values() if option in pair[1].option_strings)
     if (action.dest, found) == ("local_rank", "-1"):
         return  # upstream's default
@@ -108,10 +110,10 @@ def test_each_numeric_option_refuses_what_is_no_number_for_it(option, found, cap
 @pytest.mark.parametrize("option", FLOATS)
 def test_negative_zero_is_zero(option, capsys):
     """B15: -0.0 is in a range that begins at 0, and torch takes it as 0."""
-    parser, action = NUMERIC[option.replace("-", "_")]
+    parser, _ = NUMERIC[option.replace("-", "_")]
     args = parser.parse_args([f"--{option}=-0.0"])
     if arguments.RANGES[option][0] > 0:
-        assert f"--{option} -0: expected" in refused(args, capsys)
+        assert refused(args, capsys).endswith(", found -0\n")
     else:
         arguments.check(args)
 
@@ -196,20 +198,20 @@ def test_defaults_pass(parser, capsys):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"workers": -1}, "--workers -1: expected 0 to 1024"),
-        ({"workers": 3000000000}, "--workers 3000000000: expected 0 to 1024"),
-        ({"print_freq": 0}, "--print-freq 0: expected 1 to 1000000000"),
-        ({"batch_size": 0}, "--batch-size 0: expected 1 to 1048576"),
-        ({"start_epoch": -1}, "--start-epoch -1: expected 0 to 1000000"),
-        ({"epochs": -1}, "--epochs -1: expected 0 to 1000000"),
-        ({"lr": -0.1}, "--lr -0.1: expected 0 to 1000"),
-        ({"lr": -1.0}, "--lr -1: expected 0 to 1000"),
-        ({"lr": float("nan")}, "--lr nan: expected 0 to 1000"),
-        ({"weight_decay": -1e-4}, "--weight-decay -0.0001: expected 0 to 1"),
-        ({"momentum": -1.0}, "--momentum -1: expected 0 to 1"),
-        ({"skip_bad_images": -1}, "--skip-bad-images -1: expected 0 to 1000000000"),
-        ({"seed": 2**63}, "--seed 9223372036854775808: expected 0 to 9223372036854775807"),
-        ({"timeout": 1e9}, "--timeout 1000000000: expected 1 to 31536000"),
+        ({"workers": -1}, "--workers: expected 0 to 1024, found -1"),
+        ({"workers": 3000000000}, "--workers: expected 0 to 1024, found 3000000000"),
+        ({"print_freq": 0}, "--print-freq: expected 1 to 1000000000, found 0"),
+        ({"batch_size": 0}, "--batch-size: expected 1 to 1048576, found 0"),
+        ({"start_epoch": -1}, "--start-epoch: expected 0 to 1000000, found -1"),
+        ({"epochs": -1}, "--epochs: expected 0 to 1000000, found -1"),
+        ({"lr": -0.1}, "--lr: expected 0 to 1000, found -0.1"),
+        ({"lr": -1.0}, "--lr: expected 0 to 1000, found -1"),
+        ({"lr": float("nan")}, "--lr: expected 0 to 1000, found nan"),
+        ({"weight_decay": -1e-4}, "--weight-decay: expected 0 to 1, found -0.0001"),
+        ({"momentum": -1.0}, "--momentum: expected 0 to 1, found -1"),
+        ({"skip_bad_images": -1}, "--skip-bad-images: expected 0 to 1000000000, found -1"),
+        ({"seed": 2**63}, "--seed: expected 0 to 9223372036854775807, found 9223372036854775808"),
+        ({"timeout": 1e9}, "--timeout: expected 1 to 31536000, found 1000000000"),
     ],
 )
 def test_message_is_in_plain_numbers(changes, words, capsys):

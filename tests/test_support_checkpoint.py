@@ -148,7 +148,9 @@ def test_a_new_run_begins_where_start_epoch_says():
 
 
 def test_seed_of_the_checkpoint_wins_over_the_command_line_and_that_is_said(capsys):
-    """B4: the order of an unfinished epoch follows from it: with another one, images would come twice."""
+    """B4: the order of an unfinished epoch follows from it: with another one, images would come
+    twice.
+    """
     assert resumed(state_of(net(), args=settings(seed=77)), seed=5).seed == 77
     assert capsys.readouterr().out.endswith("; seed stays 77, not 5\n")
 
@@ -193,7 +195,7 @@ def test_upstreams_four_keys_are_weights(capsys):
 def test_a_best_accuracy_above_100_is_ignored(capsys):
     run = resumed(four_keys(best_acc1=torch.tensor([177.778])))
     assert run.best_acc1 == 0.0
-    assert "; ignored: its best Acc@1, 177.778, is above 100 %" in capsys.readouterr().out
+    assert "; its best Acc@1 177.778 is ignored: above 100 %" in capsys.readouterr().out
 
 
 def test_there_has_to_be_something_to_evaluate(capsys, tmp_path):
@@ -249,7 +251,9 @@ def test_job_owns_the_folder_and_its_lock_names_the_run(monkeypatch, capsys):
     ids=str,
 )
 def test_run_that_is_refused_changes_nothing_in_the_folder(state, given, tmp_path, capsys):
-    """A1: it may be the last check that refuses it; until then all files stay, the list of bad images too."""
+    """A1: it may be the last check that refuses it; until then all files stay, the list of bad
+    images too.
+    """
     torch.save(state_of(net(), **state), "a")
     (tmp_path / "out").mkdir()
     os.chdir("out")

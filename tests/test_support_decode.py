@@ -315,7 +315,7 @@ def test_error_names_any_file_on_one_line(folder):
         file.write(b"no image")
     for skip in (0, 1):
         spoil(folder, 0, 1)
-        with pytest.raises(RuntimeError) as caught:
+        with pytest.raises(RuntimeError) as caught:  # noqa: PT012
             decode.load_image(str(folder / "0.png"), skip)
             decode.load_image(path, skip)
         assert "\n" not in str(caught.value)

@@ -122,7 +122,9 @@ def test_job_that_is_not_the_owner_any_more_ends_and_replaces_nothing(
 
 
 def test_file_is_known_again_until_another_process_replaces_it():
-    """A2: what the process wrote itself, or found at its start, is no other one's; a missing file neither."""
+    """A2: what the process wrote itself, or found at its start, is no other one's; a missing file
+    neither.
+    """
     assert files.is_own("a")
     write("a", b"1")
     assert files.is_own("a") and files.is_own(os.path.abspath("a"))
@@ -135,7 +137,9 @@ def test_file_is_known_again_until_another_process_replaces_it():
 
 
 def test_slow_write_is_warned_of_once(tmp_path, monkeypatch, capsys):
-    """A12: torchrun kills 30 s after a signal, so more than 15 s for a save is said, and what to do."""
+    """A12: torchrun kills 30 s after a signal, so more than 15 s for a save is said, and what to
+    do.
+    """
     for seconds, lines in ((15, 0), (16, 1), (17, 0)):
         now = iter([0, seconds])
         monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda now=now: next(now)))
@@ -202,7 +206,9 @@ def test_file_that_is_gone_has_the_length_0():
 
 
 def test_what_killed_processes_had_begun_to_write_is_removed():
-    """A1: under the names of a run only. A lock in making is that of a process which wants the folder too."""
+    """A1: under the names of a run only. A lock in making is that of a process which wants the
+    folder too.
+    """
     kept = [
         "a.tar",
         "a.tar.tmp",
@@ -217,7 +223,9 @@ def test_what_killed_processes_had_begun_to_write_is_removed():
 
 
 def test_files_are_moved_into_a_folder_with_the_date_the_last_one_last(monkeypatch):
-    """A8: nothing is deleted, and a run that is killed meanwhile finds what is left with its last file."""
+    """A8: nothing is deleted, and a run that is killed meanwhile finds what is left with its last
+    file.
+    """
     assert files.move_away(["a", "b", "c"]) is None
     assert os.listdir() == []
     Path("a").write_bytes(b"1")

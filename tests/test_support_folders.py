@@ -45,11 +45,11 @@ def test_complete_data_set_passes_without_a_word(data, capsys):
     [
         (
             ["val/a/1.jpg"],
-            "train: there are no class folders; expected DIR/train/CLASS/ and DIR/val/CLASS/",
+            "train: there are no class folders; expected images under DIR/train/CLASS/ and DIR/val/CLASS/",
         ),
         (
             ["train/a/1.jpg"],
-            "val: there are no class folders; expected DIR/train/CLASS/ and DIR/val/CLASS/",
+            "val: there are no class folders; expected images under DIR/train/CLASS/ and DIR/val/CLASS/",
         ),
         (["train/a/1.jpg", "train/b/1.jpg", "val/"], "val: there are no class folders; expected"),
         (

@@ -31,7 +31,9 @@ HOSTS = ("a", "a", "b")
 
 @pytest.fixture
 def notes(tmp_path, monkeypatch):
-    """A function that gives the notes of three ranks on hosts a, a and b; rank 2 has something else."""
+    """A function that gives the notes of three ranks on hosts a, a and b; rank 2 has something
+    else.
+    """
     monkeypatch.setattr("sys.argv", ["distributed.py"])
     for folder, classes in (("data", "cat dog"), ("other", "cat fox"), ("more", "cat dog fox")):
         for name in classes.split():
@@ -59,7 +61,9 @@ class Killed(Exception):
 
 
 class Store:
-    """A store in which each call takes another time, and whose users are all killed at call number `life`."""
+    """A store in which each call takes another time, and whose users are all killed at call number
+    `life`.
+    """
 
     def __init__(self, shared, seed, life=None):
         self.shared, self.dice, self.life, self.calls = shared, random.Random(seed), life, 0
@@ -229,7 +233,9 @@ STARTS = st.lists(
 @given(STARTS, st.integers(2, 4), st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_ranks_go_on_only_with_what_is_said_in_this_start(earlier, world, differs):
-    """A11: whatever is left in the store by starts that went on, were refused, or were killed at any call."""
+    """A11: whatever is left in the store by starts that went on, were refused, or were killed at
+    any call.
+    """
     shared, seen = dist.HashStore(), set()
     for size, differed, life, seed in [*earlier, (world, differs, None, 7)]:
         notes = [host("a", str(rank), size) for rank in range(size)]
@@ -256,7 +262,9 @@ def test_rank_that_comes_alone_does_not_go_on_with_what_an_earlier_start_has_sai
 
 
 def test_ranks_wait_for_one_that_comes_after_they_were_answered_with_its_note_of_an_earlier_start():
-    """A11: rank 1 is late, and all that it and others said before, up to the last word, is still there."""
+    """A11: rank 1 is late, and all that it and others said before, up to the last word, is still
+    there.
+    """
     shared, notes = dist.HashStore(), [host("a", str(rank), 3) for rank in range(3)]
     first = exchanged(shared, notes)[0][0]
 
@@ -277,7 +285,9 @@ def test_ranks_wait_for_one_that_comes_after_they_were_answered_with_its_note_of
 
 @pytest.fixture
 def meet(monkeypatch):
-    """A function that calls `meet` as rank 0 of so many, with this end of the exchange; gives what it asked for."""
+    """A function that calls `meet` as rank 0 of so many, with this end of the exchange; gives what
+    it asked for.
+    """
     asked = []
     monkeypatch.setattr("sys.argv", ["distributed.py"])
     monkeypatch.setattr(job, "_store", None)

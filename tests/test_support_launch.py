@@ -169,7 +169,9 @@ def test_place_is_taken_from_every_launcher_that_says_all_of_it(environment, var
 
 @pytest.mark.parametrize("given, place", [(-1, ("1", "2", "0", "1")), (1, ("1", "2", "1", "2"))])
 def test_option_says_what_an_old_launcher_does_not(environment, given, place):
-    """B6: an old launcher passes --local_rank and starts one host; without it each process is alone on its host."""
+    """B6: an old launcher passes --local_rank and starts one host; without it each process is alone
+    on its host.
+    """
     environment(RANK="1", WORLD_SIZE="2", **ADDRESS)
     assert joined(given)[1:5] == place
 
@@ -426,7 +428,7 @@ def test_error_is_printed_and_ends_the_process_without_the_other_ranks(
     with pytest.raises(Gone), launch.clean_exit():
         raise error
     assert events == [("ends", 1)]
-    out, err = capsys.readouterr()
+    _, err = capsys.readouterr()
     assert err.startswith("Traceback (most recent call last):") and "    raise error" in err
     assert type(error).__name__ in err.splitlines()[-1] and str(error) in err.splitlines()[-1]
 

@@ -65,7 +65,9 @@ def test_machine_without_affinities_is_counted_whole(monkeypatch):
 
 
 def test_default_share_is_that_of_the_launch(monkeypatch):
-    """B9: how many processes this host has is known after the launch, and --workers is a number from then on."""
+    """B9: how many processes this host has is known after the launch, and --workers is a number
+    from then on.
+    """
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(12)), raising=False)
     processes(monkeypatch)
     args = argparse.Namespace(workers=None)

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import torch.multiprocessing as mp  # noqa: E402
 from conftest import REPO, load  # noqa: E402
-from test_patches import make, once  # noqa: E402
+from rendering import make, once  # noqa: E402
 
 from patches.support import meters, ranks  # noqa: E402, ranks
 

@@ -84,7 +84,9 @@ def test_model_that_cannot_be_trained_can_be_evaluated(arch, tmp_path):
 
 @pytest.mark.parametrize("arch", ["googlenet", "inception_v3"])
 def test_all_ranks_evaluate_the_same_pretrained_model(arch, tmp_path, monkeypatch):
-    """B10: with weights torchvision makes these models without the parts for training, and scales the images."""
+    """B10: with weights torchvision makes these models without the parts for training, and scales
+    the images.
+    """
     state = models.get_model(arch, init_weights=False).state_dict()
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *_, **__: state)
     args = arguments(tmp_path, 1000, arch=arch, evaluate=True, pretrained=True)
@@ -106,9 +108,7 @@ def test_what_evaluation_needs_is_checked_too(tmp_path, monkeypatch, capsys):
         def forward(self, images):
             return images, images
 
-    monkeypatch.setitem(
-        models._api.BUILTIN_MODELS, "pair", lambda *, weights=None, num_classes=1000: Pair()
-    )
+    monkeypatch.setitem(models._api.BUILTIN_MODELS, "pair", lambda **_: Pair())
     line = ending(capsys, network.check, arguments(tmp_path, arch="pair", evaluate=True))
     assert line.endswith(
         "error: --arch pair: in evaluation it gives tuple, the loss takes one tensor"

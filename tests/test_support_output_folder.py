@@ -115,7 +115,9 @@ def test_disk_without_room_for_the_checkpoints_is_refused(monkeypatch):
 def test_checkpoint_of_the_folder_may_be_resumed_however_it_is_named(
     goes_on, tmp_path, monkeypatch
 ):
-    """A7: a file in the folder is the run's own, also if it is a link to another disk, or is named by a link."""
+    """A7: a file in the folder is the run's own, also if it is a link to another disk, or is named
+    by a link.
+    """
     for name in ("out", "elsewhere"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "out")
@@ -230,7 +232,9 @@ def in_folder():
 
 
 def test_all_files_of_the_old_run_are_moved_before_a_new_one_begins(monkeypatch, capsys):
-    """A8, B14: into a folder with the date, the last checkpoint last; until then the old run can go on."""
+    """A8, B14: into a folder with the date, the last checkpoint last; until then the old run can go
+    on.
+    """
     old_run()
     before = contents()
     assert take(overwrite=True) == (None, None)

@@ -25,7 +25,9 @@ GONE = {"pid": 4194305, "born": "1"}  # more than any process id
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path, monkeypatch):
-    """One process in an empty folder, whose owner it is not; no thread, and nothing to do at the end."""
+    """One process in an empty folder, whose owner it is not; no thread, and nothing to do at the
+    end.
+    """
     new_process(tmp_path, monkeypatch)
 
 
@@ -146,7 +148,9 @@ def touch(number, at=3):
 
 
 def test_owner_on_another_machine_is_alive_if_its_lock_changes(passing, capsys):
-    """A2: whatever the clocks of the two machines say, and though a process of that number runs here."""
+    """A2: whatever the clocks of the two machines say, and though a process of that number runs
+    here.
+    """
     put(machine="another")
     clock = passing(touch)
     assert "another job writes here" in owner.take()
@@ -180,7 +184,9 @@ def test_owner_that_ends_while_another_machine_looks_makes_room(passing, capsys)
 
 
 def test_process_whose_begin_is_unknown_is_alive_if_its_lock_changes(passing, monkeypatch):
-    """A2: without /proc nothing tells a process from a later one with its number, after a reboot for example."""
+    """A2: without /proc nothing tells a process from a later one with its number, after a reboot
+    for example.
+    """
     monkeypatch.setattr(owner, "born", lambda pid: "running")
     put(born="running")
     passing(touch)
@@ -295,7 +301,9 @@ for number in range(rounds):
 
 
 def test_one_of_several_processes_wins():
-    """A2: three processes at once for one folder, mostly with the lock of a dead owner in it, in 40 rounds."""
+    """A2: three processes at once for one folder, mostly with the lock of a dead owner in it, in 40
+    rounds.
+    """
     done = subprocess.run(
         [sys.executable, "-c", CONTEST],
         env=environment(),

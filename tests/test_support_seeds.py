@@ -104,7 +104,9 @@ def test_a_resumed_epoch_has_the_samples_left_that_the_whole_one_ends_with():
 @pytest.mark.parametrize("given", [None, 5, 9])
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_a_resumed_epoch_keeps_the_order_of_its_checkpoint(world, given, monkeypatch):
-    """B4: all that an epoch draws follows from the seed in the checkpoint, whatever --seed says later."""
+    """B4: all that an epoch draws follows from the seed in the checkpoint, whatever --seed says
+    later.
+    """
     args = SimpleNamespace(start_epoch=0, seed=5, batch_size=4)
     first = checkpoint.Run(torch.nn.Linear(1, 1), None, args)
     state = {"epoch": 2, "images": 24, "seed": first.seed}
@@ -208,7 +210,9 @@ def test_a_resumed_epoch_draws_in_its_steps_what_the_whole_one_draws_there(rank,
 
 
 def seeds_of_devices(monkeypatch, kind="cuda", index=1, **of_model):
-    """What the generators of four devices are seeded with in a step; None for those that stay alone."""
+    """What the generators of four devices are seeded with in a step; None for those that stay
+    alone.
+    """
     generators = [torch.Generator() for _ in range(4)]
     for generator in generators:
         generator.manual_seed(1)
@@ -262,7 +266,9 @@ for step in (0, 1, 0):
 
 
 def test_dropout_differs_between_replicas_and_repeats(tmp_path):
-    """B3: two pretended GPUs, each with a generator of its own, drop different units in the same step."""
+    """B3: two pretended GPUs, each with a generator of its own, drop different units in the same
+    step.
+    """
     paths = os.pathsep.join(map(str, (REPO / "tests" / "stand_in", REPO / "patches")))
     command = [sys.executable, "-c", REPLICAS]
     environment = {**os.environ, "PYTHONPATH": paths, "FAKE_GPUS": "2"}

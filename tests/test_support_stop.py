@@ -16,7 +16,9 @@ from patches.support import ending, stop  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def ends(monkeypatch):
-    """The statuses with which this process would have ended at once; no watch, and no Ctrl-C so far."""
+    """The statuses with which this process would have ended at once; no watch, and no Ctrl-C so
+    far.
+    """
     ends = []
     monkeypatch.setattr(ending, "at_once", ends.append)
     monkeypatch.setattr(stop, "_watch", None)
@@ -68,7 +70,9 @@ for names, ignored in [*[((name,), False) for name in stop.NAMES], (("SIGHUP", "
 
 
 def test_signals_of_schedulers_and_people_are_heard_while_the_main_thread_waits_for_another_rank():
-    """A4: SIGHUP killed the ranks, and a handler in Python is not called in a collective; `nohup` is obeyed."""
+    """A4: SIGHUP killed the ranks, and a handler in Python is not called in a collective; `nohup`
+    is obeyed.
+    """
     env = environment(RANK=None, WORLD_SIZE=None)
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED], env=env, capture_output=True, text=True, timeout=300
@@ -137,7 +141,9 @@ THIRD = "distributed.py: warning: quit without saving\n"
     ],
 )
 def test_third_ctrl_c_quits_and_the_second_says_so(times, says, status, clock, ends, capsys):
-    """A9: a step that hangs held Ctrl-C off until somebody sent SIGKILL; two within a second are one."""
+    """A9: a step that hangs held Ctrl-C off until somebody sent SIGKILL; two within a second are
+    one.
+    """
     for since in times:
         clock[0] = 100 + since
         stop.press()

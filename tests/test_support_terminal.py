@@ -139,7 +139,9 @@ def test_name_that_the_terminal_has_no_characters_for_is_no_error(
 
 
 def test_streams_that_were_closed_before_are_left_alone(monkeypatch, tmp_path):
-    """A13: `>&-` leaves None; a closed file, and one of a test or notebook, are no files to write to."""
+    """A13: `>&-` leaves None; a closed file, and one of a test or notebook, are no files to write
+    to.
+    """
     with open(tmp_path / "log", "w") as closed:
         pass
     for stream in (None, closed, io.StringIO()):

@@ -1,4 +1,6 @@
-"""`support.watch`: all ranks stop after one and the same piece of work, and one that hangs is named."""
+"""`support.watch`: all ranks stop after one and the same piece of work, and one that hangs is
+named.
+"""
 
 import queue
 import random
@@ -176,7 +178,9 @@ def job(monkeypatch):
 
 
 def test_ranks_of_one_host_share_a_store_of_their_own(job, monkeypatch):
-    """A5: a signal to the whole job may end torchrun, and with it the store in which it has put them."""
+    """A5: a signal to the whole job may end torchrun, and with it the store in which it has put
+    them.
+    """
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)  # it is not asked for
     first, second = job()
@@ -203,7 +207,9 @@ def test_ranks_of_one_host_share_a_store_of_their_own(job, monkeypatch):
 def test_ranks_of_several_hosts_find_the_store_where_rank_0_meets_them(
     job, monkeypatch, name, own, host
 ):
-    """A5: the address is the one by which rank 0 reaches MASTER_ADDR; others do not reach its 127.0.0.1."""
+    """A5: the address is the one by which rank 0 reaches MASTER_ADDR; others do not reach its
+    127.0.0.1.
+    """
     made, asked = [], []
 
     class Connection:

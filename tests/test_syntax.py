@@ -94,7 +94,7 @@ def test_argument_is_found_by_keyword_only():
 )
 def test_argument_is_added_as_the_others_are_laid_out(call, after):
     assert (
-        cst.Module([]).code_for_node(syntax.with_argument(node(call), "k", cst.Name("v"))) == after
+        cst.Module([]).code_for_node(syntax.with_keyword(node(call), "k", cst.Name("v"))) == after
     )
 
 

@@ -75,7 +75,9 @@ NAMES = [
 @pytest.mark.parametrize("name", [*NAMES, "ä".encode()])
 @pytest.mark.parametrize("tool", ["git apply", "patch -p1 --silent"])
 def test_tool_finds_the_file_by_its_name(tmp_path, tool, name):
-    """T6: names with bytes that are no text, quotes, tabs, newlines, blanks: changed, new, and new and empty."""
+    """T6: names with bytes that are no text, quotes, tabs, newlines, blanks: changed, new, and new
+    and empty.
+    """
     if shutil.which(tool.split()[0]) is None:
         pytest.skip(f"{tool.split()[0]} is not installed")
     old, new, empty = (os.fsdecode(folder + name) for folder in (b"d/", b"new/", b"empty/"))

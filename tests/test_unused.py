@@ -1,4 +1,6 @@
-"""What upstream used and the patched script does not is taken out, and nothing that still does something."""
+"""What upstream used and the patched script does not is taken out, and nothing that still does
+something.
+"""
 
 import libcst as cst
 import pytest

@@ -188,7 +188,7 @@ def test_damaged_lock_is_a_problem_in_the_lock(project, patcher, lock):
 
 
 def test_size_in_the_lock_counts_too(project):
-    # The entry is what one compares a download with; a wrong number in it is as wrong as a wrong checksum.
+    # One compares a download with the entry: a wrong number is as bad as a wrong checksum.
     entry = {**FIRST, "size": FIRST["size"] + 1}
     (project / "upstream/lock.json").write_text(
         edited_lock(files={**LOCK["files"], "distributed.py": entry})
@@ -312,7 +312,8 @@ def test_meters_print_the_lines_of_the_public_project(modules, name, capsys):
     acc.update(16.99, 4)
     loss.update(4.427, 4)
     module.ProgressMeter(626, [time, loss, acc], prefix="Epoch: [30]").display(48)
-    expected = "Epoch: [30][ 48/626]\tTime  5.109 ( 3.054)\tLoss 4.4270e+00 (4.4270e+00)\tAcc@1  16.99 ( 16.99)\n"
+    expected = "Epoch: [30][ 48/626]\tTime  5.109 ( 3.054)\tLoss 4.4270e+00 (4.4270e+00)\t"
+    expected += "Acc@1  16.99 ( 16.99)\n"
     assert capsys.readouterr().out == expected
 
 

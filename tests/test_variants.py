@@ -1,8 +1,9 @@
-"""The second ring, on upstreams to come: variants of ours, and what every patch of the series says to each."""
+"""The second ring, on variants of our upstream: what every patch of the series says to each."""
 
 import ast
 import functools
 import io
+import itertools
 import re
 import subprocess
 import sys
@@ -12,19 +13,13 @@ from typing import NamedTuple
 
 import pytest
 from conftest import REPO, relock
-from test_series import SCRIPTS, SUPPORT, missed, patches_of, write
+from rendering import SCRIPTS, SERIES, SUPPORT, patches_of, write
 
+from patcher.core import engine
 from patcher.core.draft import Draft
-from patcher.core.engine import (
-    Printer,
-    Rendered,
-    Verdict,
-    _judge,
-    compile_check,
-    finish,
-    parse,
-    render,
-)
+from patcher.core.engine import Rendered, render
+from patcher.core.single_pass import Printer
+from patcher.core.truth import Verdict
 
 DISTRIBUTED, DATAPARALLEL = "distributed.py", "dataparallel.py"
 BARRIER = "dist.barrier()\n"
@@ -45,7 +40,7 @@ def swap(old: str, new: str, count: int = 1):
 
 
 def rename(old: str, new: str, attributes: bool = True):
-    """Give a variable, a parameter and, unless told otherwise, an attribute another name; options and keys keep it."""
+    """Rename a variable, a parameter and, unless told otherwise, an attribute; no option or key."""
     pattern = rf"(?<![\w'{'' if attributes else '.'}-]){old}\b"
 
     def edit(text: str) -> str:
@@ -53,6 +48,11 @@ def rename(old: str, new: str, attributes: bool = True):
         return re.sub(pattern, new, text)
 
     return edit
+
+
+def renamed(pairs: str) -> list:
+    """Other names for all of these: `old new, old new`."""
+    return [rename(*pair.split()) for pair in pairs.split(",")]
 
 
 def within(function: str, *edits):
@@ -69,17 +69,14 @@ def within(function: str, *edits):
 
 
 def rewrap(gap):
-    """Lay out anew what stands in brackets: `gap(a, space, b)` is put between two neighbouring tokens there."""
+    """Lay out what stands in brackets: `gap(a, space, b)` goes between two neighbouring tokens."""
 
     def edit(text: str) -> str:
-        starts = [0]
-        for line in text.splitlines(keepends=True):
-            starts.append(starts[-1] + len(line))
-        tokens = [
-            t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type != tokenize.NL
-        ]
+        starts = [0, *itertools.accumulate(map(len, text.splitlines(keepends=True)))]
+        found = tokenize.generate_tokens(io.StringIO(text).readline)
+        tokens = [token for token in found if token.type != tokenize.NL]
         parts, at, depth = [], 0, 0
-        for a, b in zip(tokens, tokens[1:]):
+        for a, b in itertools.pairwise(tokens):
             depth += (a.string in ("(", "[", "{")) - (a.string in (")", "]", "}"))
             if depth:
                 end, start = (starts[row - 1] + column for row, column in (a.end, b.start))
@@ -102,9 +99,8 @@ def one_a_line(a: str, space: str, b: str) -> str:
 
 def shape(name: str, label: str):
     """Another script of ours altogether, that does the same: see tests/shapes/."""
-    return lambda text: (
-        REPO / f"tests/shapes/{name.removesuffix('.py')}_{label}.py.txt"
-    ).read_text()
+    path = REPO / f"tests/shapes/{name.removesuffix('.py')}_{label}.py.txt"
+    return lambda text: path.read_text()
 
 
 def under_twenty_lines(text: str) -> str:
@@ -112,126 +108,101 @@ def under_twenty_lines(text: str) -> str:
 
 
 class Variant(NamedTuple):
-    """An upstream to come: the edits that make it of ours, by file, and what the patches say that are not clean there.
+    """An upstream to come: the edits that make it of ours, by file, and what patches say to it.
 
-    A patch is there with `OBSOLETE` or, where it is stale, with its reason, or with the functions that have another
-    number of sites than stated: (expected, found).  `ours` means that the result is the code that the series makes
-    of our own upstream, and `serves` that it serves every purpose; where nothing is stale, it compiles and each name
-    in it is defined.
+    `verdicts` has those that are not clean: `OBSOLETE` or, if stale, the reason, or the functions
+    that have another number of sites than stated, as (expected, found).  `ours` means that the
+    result is the code that the series makes of our own upstream, and `serves` that it serves every
+    purpose; if nothing is stale, it compiles and each name in it is defined.  `alike` means that it
+    is of a kind that other variants show, too.
     """
 
     edits: dict
     verdicts: dict = {}
     ours: bool = False
     serves: bool = False
+    alike: bool = False
 
 
 def in_both(*edits) -> dict:
     return dict.fromkeys(SCRIPTS, edits)
 
 
-LOOP_NAMES = [
-    rename(old, new)
-    for old, new in {
-        "model": "net",
-        "criterion": "loss_of",
-        "optimizer": "sgd",
-        "progress": "bar",
-        "loss": "cost",
-        "loss_meter": "costs",
-        "acc1": "right1",
-        "acc5": "right5",
-        "acc1_meter": "hits1",
-        "acc5_meter": "hits5",
-        "train_loader": "feed",
-        "val_loader": "test_feed",
-        "train_images": "trainset",
-        "best_acc1": "highest",
-        "is_best": "better",
-        "epoch": "round_number",
-        "i": "nth",
-    }.items()
-]
+LOOP_NAMES = renamed("""
+    model net, criterion loss_of, optimizer sgd, progress bar, loss cost, loss_meter costs,
+    acc1 right1, acc5 right5, acc1_meter hits1, acc5_meter hits5, train_loader feed,
+    val_loader test_feed, train_images trainset, best_acc1 highest, is_best better,
+    epoch round_number, i nth""")
+MORE_NAMES = renamed("train_sampler shuffled, val_sampler ordered, val_images testset")
+DEST_GPU = swap("'--local_rank',\n", "'--local_rank',\n                    dest='gpu',\n")
+GPUS_OPTION = "\nparser.add_argument('--gpus', default='0', help='ids')"
+GROUP = ("barrier", "init_process_group", "all_reduce", "ReduceOp")
+
+
+def gpus(value: str):
+    return swap("gpus = [0, 1, 2, 3]", f"gpus = {value}")
 
 
 # The golden table.  What is not in it is clean.
 
 VARIANTS = {
     "local_rank is called gpu": Variant(
-        {DISTRIBUTED: [rename("local_rank", "gpu", attributes=False)]}, serves=True
+        {DISTRIBUTED: [rename("local_rank", "gpu", attributes=False)]}, serves=True, alike=True
     ),
     "args.local_rank is called gpu too, its option as ever": Variant(
-        {
-            DISTRIBUTED: [
-                rename("local_rank", "gpu"),
-                swap("'--local_rank',\n", "'--local_rank',\n                    dest='gpu',\n"),
-            ]
-        },
-        # What it inserts reads and sets `args.local_rank`, which is no longer there: to go on would end in a crash.
+        {DISTRIBUTED: [rename("local_rank", "gpu"), DEST_GPU]},
+        # What it inserts reads and sets `args.local_rank`, which is no longer there: that crashes.
         {DISTRIBUTED: {"any_launcher": {"<module>": (1, 0)}}},
     ),
     "nprocs is called world_size": Variant(
-        {DISTRIBUTED: [rename("nprocs", "world_size")]}, serves=True
+        {DISTRIBUTED: renamed("nprocs world_size")}, serves=True, alike=True
     ),
     "nprocs is called ngpus_per_node": Variant(
-        {DISTRIBUTED: [rename("nprocs", "ngpus_per_node")]}, serves=True
+        {DISTRIBUTED: renamed("nprocs ngpus_per_node")}, serves=True, alike=True
     ),
     "models, loaders, meters and all that the loops use have other names": Variant(
-        {
-            DISTRIBUTED: [
-                *LOOP_NAMES,
-                rename("train_sampler", "shuffled"),
-                rename("val_sampler", "ordered"),
-                rename("val_images", "testset"),
-            ],
-            DATAPARALLEL: LOOP_NAMES,
-        },
-        serves=True,
+        {DISTRIBUTED: [*LOOP_NAMES, *MORE_NAMES], DATAPARALLEL: LOOP_NAMES}, serves=True
     ),
     # The purposes pass `gpus=` and `args=` by name, so here every name is defined, and that is all.
     "args, parser and gpus have other names": Variant(
         {
-            DISTRIBUTED: [rename("args", "opt"), rename("parser", "cli")],
-            DATAPARALLEL: [
-                rename("args", "opt"),
-                rename("parser", "cli"),
-                rename("gpus", "gpu_ids"),
-            ],
-        }
+            DISTRIBUTED: renamed("args opt, parser cli"),
+            DATAPARALLEL: renamed("args opt, parser cli, gpus gpu_ids"),
+        },
+        alike=True,
     ),
     "gpus are called devices": Variant(
-        {DATAPARALLEL: [rename("gpus", "devices")]},
+        {DATAPARALLEL: renamed("gpus devices")},
         # In that function the name of the module means something else.
         {DATAPARALLEL: {"any_device": "main_worker has a devices of its own"}},
     ),
     "the process group goes by its other name": Variant(
         {
             DISTRIBUTED: [
-                swap("dist.barrier", "torch.distributed.barrier", 2),
-                swap("dist.init_process_group", "torch.distributed.init_process_group"),
-                swap("dist.all_reduce", "torch.distributed.all_reduce"),
-                swap("dist.ReduceOp", "torch.distributed.ReduceOp"),
+                swap(f"dist.{name}", f"torch.distributed.{name}", 2 if name == "barrier" else 1)
+                for name in GROUP
             ]
         },
         serves=True,
+        alike=True,
     ),
     "double quotes, calls on one line and images and targets by those names": Variant(
         {name: [shape(name, "a")] for name in SCRIPTS}, serves=True
     ),
     "formatted strings, positional arguments, models that come back and other names": Variant(
-        {name: [shape(name, "b")] for name in SCRIPTS}, serves=True
+        {name: [shape(name, "b")] for name in SCRIPTS}, serves=True, alike=True
     ),
-    "every call on one line": Variant(in_both(rewrap(on_one_line)), ours=True),
+    "every call on one line": Variant(in_both(rewrap(on_one_line)), ours=True, alike=True),
     "one argument a line": Variant(in_both(rewrap(one_a_line)), ours=True),
-    "twenty lines on top": Variant(in_both(under_twenty_lines), ours=True),
+    "twenty lines on top": Variant(in_both(under_twenty_lines), ours=True, alike=True),
     "images have another name in validate alone": Variant(
-        in_both(within("validate", rename("inputs", "pictures"))), serves=True
+        in_both(within("validate", rename("inputs", "pictures"))), serves=True, alike=True
     ),
     "no barrier in validate": Variant(
         {DISTRIBUTED: [within("validate", swap(" " * 12 + BARRIER, ""))]},
-        # One of the eight lines that it takes out or rewrites is gone; whether the others still mean what they did, a
-        # human has to say.
+        # One of its eight lines is gone: a human has to say whether the others mean what they did.
         {DISTRIBUTED: {"exact_validation": {"validate": (8, 7)}}},
+        alike=True,
     ),
     "no barrier in train and validate": Variant(
         {DISTRIBUTED: [within(name, swap(BARRIER, "pass\n")) for name in ("train", "validate")]},
@@ -244,7 +215,7 @@ VARIANTS = {
     ),
     "reshape is there": Variant(
         in_both(swap("[:k].view(-1)", "[:k].reshape(-1)")),
-        {DISTRIBUTED: {"reshape_topk": OBSOLETE}, DATAPARALLEL: {"reshape_topk": OBSOLETE}},
+        {name: {"reshape_topk": OBSOLETE} for name in SCRIPTS},
         ours=True,
     ),
     "the local rank comes from the environment": Variant(
@@ -255,36 +226,37 @@ VARIANTS = {
     "the GPUs come from an option": Variant(
         {
             DATAPARALLEL: [
-                swap(
-                    "\n\nbest_acc1",
-                    "\nparser.add_argument('--gpus', default='0', help='ids')\n\nbest_acc1",
-                ),
-                swap("gpus = [0, 1, 2, 3]", "gpus = [int(gpu) for gpu in args.gpus.split(',')]"),
+                swap("\n\nbest_acc1", f"{GPUS_OPTION}\n\nbest_acc1"),
+                gpus("[int(gpu) for gpu in args.gpus.split(',')]"),
             ]
         },
         {DATAPARALLEL: {"configurable_gpus": OBSOLETE}},
         serves=True,
     ),
     "the GPUs are all there are": Variant(
-        {
-            DATAPARALLEL: [
-                swap("gpus = [0, 1, 2, 3]", "gpus = list(range(torch.cuda.device_count()))")
-            ]
-        },
-        # No list to replace and no option either: whether it is still wanted is not for a patch to say.
+        {DATAPARALLEL: [gpus("list(range(torch.cuda.device_count()))")]},
+        # No list to replace and no option: whether it is still wanted is not for a patch to say.
         {DATAPARALLEL: {"configurable_gpus": {"main": (1, 0)}}},
     ),
 }
 
 
+def each_kind(serves: bool = False) -> list:
+    """Every variant, or all that serve; those like another one wait for the thorough run."""
+    return [
+        pytest.param(label, marks=[pytest.mark.thorough] if variant.alike else [])
+        for label, variant in VARIANTS.items()
+        if variant.serves or not serves
+    ]
+
+
 def scripts(label: str) -> dict[str, bytes]:
     """The scripts of a variant that are not ours."""
-    return {
-        name: functools.reduce(
-            lambda text, edit: edit(text), edits, SCRIPTS[name].decode()
-        ).encode()
-        for name, edits in VARIANTS[label].edits.items()
-    }
+    made = {}
+    for name, edits in VARIANTS[label].edits.items():
+        text = functools.reduce(lambda text, edit: edit(text), edits, SCRIPTS[name].decode())
+        made[name] = text.encode()
+    return made
 
 
 @functools.cache
@@ -304,12 +276,14 @@ def results(label: str) -> dict[str, Rendered]:
 
 
 def alone(name: str, source: bytes) -> list:
-    """What each patch by itself says to a script: `render` with one patch at a time, which is parsed once."""
+    """What each patch by itself says to a script, which is parsed once."""
     printer, outcomes = Printer(), []
-    module = parse(name, source, printer)
+    module = engine.parse(name, source, printer)
     for patch in (patch for patch in series() if name in patch.sites):
-        after, draft, outcome = _judge(name, module, module, patch, printer, Draft(source, SUPPORT))
-        compile_check(name, printer.bytes(finish(module, after, draft)))
+        after, draft, outcome = engine._judge(
+            name, module, module, patch, printer, Draft(source, SUPPORT)
+        )
+        engine.compile_check(name, printer.bytes(engine.finish(module, after, draft)))
         outcomes.append(outcome)
     return outcomes
 
@@ -318,28 +292,22 @@ def rows(outcomes) -> dict:
     """Outcomes as the table has them."""
     table = {}
     for outcome in outcomes:
-        counts = [
-            (f, outcome.expected.get(f, 0), outcome.found.get(f, 0))
-            for f in {**outcome.expected, **outcome.found}
-        ]
-        differing = {
-            function: (expected, found) for function, expected, found in counts if expected != found
-        }
-        if outcome.verdict is Verdict.STALE:
-            table[outcome.patch] = (
-                outcome.detail if outcome.refused else differing or outcome.detail
-            )
-        elif outcome.verdict is Verdict.OBSOLETE:
+        expected, found = outcome.expected, outcome.found
+        counts = {f: (expected.get(f, 0), found.get(f, 0)) for f in {**expected, **found}}
+        differing = {function: pair for function, pair in counts.items() if pair[0] != pair[1]}
+        if outcome.verdict is Verdict.OBSOLETE:
             table[outcome.patch] = OBSOLETE
+        elif outcome.verdict is Verdict.STALE:
+            row = {} if outcome.refused else differing
+            table[outcome.patch] = row or outcome.detail
         else:
             assert not differing
     return table
 
 
 def is_stale(label: str) -> bool:
-    return any(
-        row != OBSOLETE for table in VARIANTS[label].verdicts.values() for row in table.values()
-    )
+    tables = VARIANTS[label].verdicts.values()
+    return any(row != OBSOLETE for table in tables for row in table.values())
 
 
 @pytest.mark.parametrize("label", VARIANTS)
@@ -350,7 +318,7 @@ def test_series_says_of_a_variant_what_the_table_says(label):
     assert any(result.stale for result in judged.values()) == is_stale(label)
 
 
-@pytest.mark.parametrize("label", VARIANTS)
+@pytest.mark.parametrize("label", each_kind())
 def test_each_patch_alone_says_the_same(label):
     for name, source in scripts(label).items():
         assert rows(alone(name, source)) == VARIANTS[label].verdicts.get(name, {})
@@ -394,39 +362,32 @@ def test_validation_that_is_made_first_is_not_taken_for_training(part):
 
 def lines_of(source: bytes) -> list[str]:
     """The statements of `main_worker`, in no order."""
-    functions = {
-        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
-    }
+    nodes = ast.parse(source).body
+    functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
     return sorted(map(ast.unparse, functions["main_worker"].body))
 
 
 def test_result_under_twenty_lines_is_ours_to_the_byte():
     for name, result in results("twenty lines on top").items():
-        assert (
-            result.after == under_twenty_lines(whole(name, SCRIPTS[name]).after.decode()).encode()
-        )
+        ours = whole(name, SCRIPTS[name]).after
+        assert result.after == under_twenty_lines(ours.decode()).encode()
 
 
-@pytest.mark.parametrize("label", [label for label, variant in VARIANTS.items() if variant.serves])
-def test_result_serves_every_purpose(label, tmp_path, monkeypatch, capfd):
-    assert missed("standard", results(label), tmp_path, monkeypatch) == set()
+@pytest.mark.parametrize("label", each_kind(serves=True))
+def test_result_serves_every_purpose(label, tmp_path):
+    pytest.importorskip("torch")
+    from builds import missed
+
+    assert missed(results(label), SERIES["standard"], tmp_path) == set()
 
 
 def test_every_name_in_a_result_is_defined_and_only_once(tmp_path):
     for number, label in enumerate(label for label in VARIANTS if not is_stale(label)):
         (tmp_path / str(number)).mkdir()
         write(tmp_path / str(number), results(label))
-    check = [
-        Path(sys.executable).parent / "ruff",
-        "check",
-        "--isolated",
-        "--no-cache",
-        "--output-format",
-        "concise",
-    ]
-    done = subprocess.run(
-        [*check, "--select", "F821,F811", tmp_path], capture_output=True, text=True
-    )
+    ruff = [Path(sys.executable).parent / "ruff", "check", "--isolated", "--no-cache"]
+    command = [*ruff, "--output-format", "concise", "--select", "F821,F811", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "All checks passed!\n")
 
 
@@ -447,13 +408,7 @@ def test_continue_in_the_training_loop_is_a_refusal_that_says_so():
     line = "        count = labels.size(0)\n"
     at = text.index(line, train) + len(line)
     source = text[:at] + "        if count == 1:\n            continue\n" + text[at:]
-    refused = {
-        o.patch: o.detail
-        for o in render(DISTRIBUTED, source.encode(), series(), SUPPORT).outcomes
-        if o.refused
-    }
-    assert refused.keys() == {"finite_loss", "saved_steps"}
-    assert all(
-        why == "train has no place last in the loop, or a `continue` skips it"
-        for why in refused.values()
-    )
+    outcomes = render(DISTRIBUTED, source.encode(), series(), SUPPORT).outcomes
+    why = "train has no place last in the loop, or a `continue` skips it"
+    refused = {outcome.patch: outcome.detail for outcome in outcomes if outcome.refused}
+    assert refused == dict.fromkeys(("finite_loss", "saved_steps"), why)

@@ -1,4 +1,4 @@
-"""The workflows that run on GitHub: their structure, and that what they run exists here."""
+"""Workflows on GitHub and hooks of pre-commit: their form, and that what they run exists here."""
 
 import re
 import shlex
@@ -26,10 +26,9 @@ def commands(name: str) -> list[str]:
     return [line for step in steps(name) for line in step.get("run", "").splitlines()]
 
 
-def test_those_that_the_readme_names_are_here():
-    assert {"checks.yml", "upstream.yml"} <= set(NAMES)
-    for name in NAMES:
-        assert name in (REPO / "README.md").read_text()
+def test_the_page_on_upstream_names_them():
+    assert NAMES == ["checks.yml", "upstream.yml"]
+    assert all(name in (REPO / "docs/upstream.md").read_text() for name in NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,14 +72,13 @@ def test_public_project_is_tried_once_a_week():
     data = workflow("upstream.yml")
     (when,) = data["on"]["schedule"]
     minute, hour, day, month, weekday = when["cron"].split()
-    assert (
-        minute.isdigit() and hour.isdigit() and (day, month) == ("*", "*") and weekday in "0123456"
-    )
+    assert minute.isdigit() and hour.isdigit()
+    assert (day, month) == ("*", "*") and weekday in "0123456"
     assert "workflow_dispatch" in data["on"]
     (command,) = (command for command in commands("upstream.yml") if " vendor " in command)
-    python, dash, package, *argv = shlex.split(command)
-    assert (python, dash, package) == ("python", "-m", "patcher")
-    args = cli._parser(argv).parse_args(argv)
+    argv = shlex.split(command)[3:]
+    assert command.startswith("python -m patcher ")
+    args = cli.parser_for(argv).parse_args(argv)
     assert (args.format, args.write) == ("github", False)
     assert args.source == "https://github.com/tczhangzhi/pytorch-distributed"
     assert f"vendor {args.source}" in cli.EXAMPLES
@@ -94,3 +92,39 @@ def test_pull_requests_run_what_a_clean_checkout_has_to_pass():
     assert commands("checks.yml") == [".ci/run", "make test-oldest"]
     assert (REPO / ".ci/run").stat().st_mode & 0o111
     assert {"make lint", "make test"} <= set((REPO / ".ci/run").read_text().splitlines())
+
+
+def test_hooks_for_users_are_commands_that_parse():
+    hooks = yaml.safe_load((REPO / ".pre-commit-hooks.yaml").read_text())
+    assert [hook["id"] for hook in hooks] == ["patcher-rewrite", "patcher-check"]
+    for hook in hooks:
+        program, *argv = [*hook["entry"].split(), *hook.get("args", [])]
+        argv += ["train.py"] if hook.get("pass_filenames", True) else []
+        cli.parser_for(argv).parse_args(argv)
+        assert (program, hook["language"]) == ("patcher", "python")
+
+
+def test_hook_mends_the_files_that_it_is_given_if_told_to(tmp_path, monkeypatch):
+    before = "best = correct[:k].view(-1)\n"
+    for name in ("given.py", "other.py"):
+        (tmp_path / name).write_text(before)
+    monkeypatch.chdir(tmp_path)
+    hook, _ = yaml.safe_load((REPO / ".pre-commit-hooks.yaml").read_text())
+    entry = hook["entry"].split()[1:]
+    assert cli.main([*entry, *hook["args"], "given.py"]) == 1
+    assert (tmp_path / "given.py").read_text() == before
+    assert cli.main([*entry, "--write", "given.py"]) == 0
+    assert (tmp_path / "given.py").read_text() == before.replace("view", "reshape")
+    assert (tmp_path / "other.py").read_text() == before
+
+
+def test_our_own_hooks_are_those_of_make_lint_in_the_versions_that_setup_cfg_pins():
+    (repo,) = yaml.safe_load((REPO / ".pre-commit-config.yaml").read_text())["repos"]
+    entries = [hook["entry"] for hook in repo["hooks"]]
+    lint = re.findall(
+        r"^\t\$\(BIN\)/(ruff .*|mypy)$", (REPO / "Makefile").read_text(), re.MULTILINE
+    )
+    entries = [re.sub(" --force-exclude$", " .", entry) for entry in entries]
+    assert (repo["repo"], entries) == ("local", [f".venv/bin/{line}" for line in lint])
+    pins = (REPO / "setup.cfg").read_text()
+    assert all(re.search(rf"^ +{tool}==", pins, re.MULTILINE) for tool in ("ruff", "mypy"))

@@ -26,7 +26,9 @@ DEFAULTS = {
 
 
 def new_process(tmp_path, monkeypatch):
-    """One process in an empty folder, which has done nothing yet: no thread, no watch, nothing to do at the end."""
+    """One process in an empty folder, which has done nothing yet: no thread, no watch, nothing to
+    do at the end.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["train.py"])
     monkeypatch.setattr(stop, "_watch", None)

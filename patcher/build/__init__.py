@@ -1,1 +1,1 @@
-"""From a project folder to `build/`: what stands in it, whether it is current, and how it is written."""
+"""From a project folder to `build/`: what is in it, whether it is current, how it is written."""

@@ -7,8 +7,9 @@ makes it so.
 from __future__ import annotations
 
 import os
-from collections import namedtuple
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import patcher
 from patcher.build import manifest, upstream
@@ -16,22 +17,23 @@ from patcher.build.manifest import MANIFEST, UNDO
 from patcher.build.project import Project, Request
 from patcher.core.problem import Problem
 
-SUPPORT = "support"  # the folder in `patches/`, and in a build that needs it
-
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from patcher.core.engine import Rendered
     from patcher.core.patch import Patch
 
+SUPPORT = "support"  # the folder in `patches/`, and in a build that needs it
+AGAIN = "Run `python -m patcher apply`."
+KEEP = "Keep what you need of it, best as a patch, then run `apply --overwrite`."
 
-class Plan(namedtuple("Plan", "request patches rendered problems files")):
-    """What a build should be: the patches of the request, a `Rendered` per script, the findings, and name to bytes.
 
-    A name is a path in the build: `distributed.py`, `support/ranks.py`.
-    `files` is empty where a problem with code > 0 forbids writing.
-    """
+class Plan(NamedTuple):
+    """What a build should be.  A problem with code > 0 forbids writing; `files` is then empty."""
+
+    request: Request
+    patches: Sequence[Patch]
+    rendered: Sequence[Rendered]
+    problems: list[Problem]
+    files: Mapping[str, bytes]  # by path in the build: `distributed.py`, `support/ranks.py`
 
     @property
     def failed(self) -> bool:
@@ -40,32 +42,53 @@ class Plan(namedtuple("Plan", "request patches rendered problems files")):
 
 def plan(project: Project, request: Request) -> Plan:
     """Verify upstream, run every patch on every file, and only then say what would be written."""
-    patches = project.patches_of(request)
+    patches, support = project.patches_of(request), project.support()
     scripts, problems = upstream.verify(project.upstream)
     problems += [
         Problem(f"names a file that is not in upstream/: {name}", file=f"patches/{patch.slug()}.py")
         for patch in patches
         for name in sorted(patch.sites.keys() - scripts.keys())
     ]
+    problems += _unreadable(support)
     if problems:
         return Plan(request, patches, [], problems, {})
-    return _render(project, request, patches, scripts)
+    rendered, problems = _render(project, patches, scripts, support)
+    problems += _findings(project, request, patches, rendered)
+    reached = {module for result in rendered for module in result.support}
+    message = "missing, but imported by what the series needs"
+    for module in sorted(reached - support.keys()):
+        problems.append(Problem(message, file=f"patches/{SUPPORT}/{module}.py"))
+    if reached and "support.py" in scripts:
+        message = "upstream has a module support, and the series needs a folder of this name"
+        problems.append(Problem(message, file="upstream/support.py"))
+    files: dict[str, bytes] = {}
+    if not any(problem.code for problem in problems):
+        files = _marked(request, made(rendered, support))
+        files[MANIFEST] = _manifest(project, request, patches, rendered, files)
+    return Plan(request, patches, rendered, problems, files)
 
 
-def _render(
-    project: Project, request: Request, patches: list[Patch], scripts: dict[str, bytes]
-) -> Plan:
-    from patcher.core import engine
+def _unreadable(support: Mapping[str, bytes]) -> list[Problem]:
     from patcher.core.text import compile_check
 
-    rendered, problems, support = [], [], project.support()
+    problems = []
     for name, source in support.items():
         try:
             compile_check(f"patches/{SUPPORT}/{name}.py", source)
         except Problem as problem:
             problems.append(problem)
-    if problems:
-        return Plan(request, patches, [], problems, {})
+    return problems
+
+
+def _render(
+    project: Project,
+    patches: Sequence[Patch],
+    scripts: Mapping[str, bytes],
+    support: Mapping[str, bytes],
+) -> tuple[list[Rendered], list[Problem]]:
+    from patcher.core import engine
+
+    rendered, problems = [], []
     for name, source in scripts.items():
         try:
             rendered.append(engine.render(name, source, patches, support))
@@ -75,29 +98,13 @@ def _render(
             problems.append(problem)
         except Exception as error:
             raise project.blame(error, f"crashed on upstream/{name}") or error from error
-    problems += _findings(project, request, patches, rendered)
-    missing = {module for result in rendered for module in result.support} - support.keys()
-    problems += [
-        Problem(
-            "missing, but imported by what the series needs", file=f"patches/{SUPPORT}/{module}.py"
-        )
-        for module in sorted(missing)
-    ]
-    files = made(rendered, support)
-    if "support.py" in scripts and len(files) > len(scripts):
-        message = "upstream has a module support, and the series needs a folder of this name beside the scripts"
-        problems.append(Problem(message, file="upstream/support.py"))
-    if any(problem.code for problem in problems):
-        return Plan(request, patches, rendered, problems, {})
-    files = _marked(request, files)
-    files[MANIFEST] = _manifest(project, request, patches, rendered, files)
-    return Plan(request, patches, rendered, problems, files)
+    return rendered, problems
 
 
 def _findings(
-    project: Project, request: Request, patches: list[Patch], rendered: Sequence[Rendered]
+    project: Project, request: Request, patches: Sequence[Patch], rendered: Sequence[Rendered]
 ) -> list[Problem]:
-    """A finding for each patch that is not CLEAN; that one is obsolete does not keep the others from being applied."""
+    """A finding for each patch that is not CLEAN: an error if stale, a warning if obsolete."""
     outcomes = [outcome for result in rendered for outcome in result.outcomes]
     if all(outcome.verdict.value == "clean" for outcome in outcomes):
         return []
@@ -105,41 +112,35 @@ def _findings(
 
     texts = verdicts.Texts({result.file: result.before for result in rendered}, {})
     places = {result.file: f"upstream/{result.file}" for result in rendered}
+    tables = {request.series: outcomes}
     by_name = {request.series: {patch.slug(): patch for patch in patches}}
-    found, _ = verdicts.problems(project, {request.series: outcomes}, by_name, places, texts)
-    for problem in found:
-        problem.code = 0 if ": obsolete" in problem.message else 1
+    found, _ = verdicts.problems(project, tables, by_name, places, texts, code_if_obsolete=0)
     return found
 
 
 def made(rendered: Sequence[Rendered], support: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Name to bytes of the scripts and of the support modules that they reach, not marked yet."""
+    """The scripts and the support modules that they reach, not marked yet, by path in the build."""
     reached = {module for result in rendered for module in result.support}
-    return {
-        **{result.file: result.after for result in rendered},
-        **{
-            f"{SUPPORT}/{module}.py": support[module] for module in sorted(reached & support.keys())
-        },
-    }
+    modules = sorted(reached & support.keys())
+    files = {result.file: result.after for result in rendered}
+    return files | {f"{SUPPORT}/{module}.py": support[module] for module in modules}
 
 
 def _marked(request: Request, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files, each with a line that says where it comes from.
 
-    Where there is a `support/`, the line names the build too: a script can tell a folder that is not its own.
+    With a `support/`, the line names the build too: a script can tell a folder that is not its own.
     """
-    from patcher.core import engine
+    from patcher.core.text import mark
 
-    series, marked = f"series {request.series}", {}
-    if any(_is_support(name) for name in files):
-        sums = "".join(
-            f"{name} {manifest.sha256(content)}\n" for name, content in sorted(files.items())
-        )
-        series += f", build {manifest.sha256(sums.encode())[:12]}"
-    for name, content in files.items():
-        text = f"@generated by patcher from {_origin(name)}, {series}: edit patches/, not this."
-        marked[name] = engine.mark(content, text)
-    return marked
+    series = f"series {request.series}"
+    if any(map(_is_support, files)):
+        sums = [f"{name} {manifest.sha256(content)}\n" for name, content in sorted(files.items())]
+        series += f", build {manifest.sha256(''.join(sums).encode())[:12]}"
+    line = "@generated by patcher from {}, {}: edit patches/, not this."
+    return {
+        name: mark(content, line.format(_origin(name), series)) for name, content in files.items()
+    }
 
 
 def _origin(name: str) -> str:
@@ -154,25 +155,22 @@ def _is_support(name: str) -> bool:
 def _manifest(
     project: Project,
     request: Request,
-    patches: list[Patch],
-    rendered: list[Rendered],
-    files: dict[str, bytes],
+    patches: Sequence[Patch],
+    rendered: Sequence[Rendered],
+    files: Mapping[str, bytes],
 ) -> bytes:
     from libcst import LIBCST_VERSION
 
-    lock = upstream.read(project.upstream)
-    hits = {
-        patch.slug(): {
-            r.file: dict(o.found) for r in rendered for o in r.outcomes if o.patch == patch.slug()
-        }
-        for patch in patches
-    }
+    original = upstream.read(project.upstream)["original"]
+    hits: dict[str, dict[str, dict[str, int]]] = {patch.slug(): {} for patch in patches}
+    for outcome in (outcome for result in rendered for outcome in result.outcomes):
+        hits[outcome.patch][outcome.file] = dict(outcome.found)
     data = {
         "patcher": patcher.__version__,
         "libcst": LIBCST_VERSION,
         "series": request.series,
         "set": list(request.sets),
-        "upstream": {key: lock["original"][key] for key in ("repository", "commit")},
+        "upstream": {key: original[key] for key in ("repository", "commit")},
         "patches": [
             {"name": p.slug(), "options": p.options, "hits": hits[p.slug()]} for p in patches
         ],
@@ -184,143 +182,101 @@ def _manifest(
 
 def compare(project: Project, planned: Plan, out: Path) -> list[Problem]:
     """How `out` differs from what `apply` would write there, a finding a file."""
+    folder = out.as_posix()
     if (out / UNDO).exists():
-        return [
-            Problem(
-                "an apply was interrupted",
-                file=out.as_posix(),
-                hint="Run `apply` again: it first puts back what was there.",
-            )
-        ]
+        hint = "Run `apply` again: it first puts back what was there."
+        return [Problem("an apply was interrupted", file=folder, hint=hint)]
     try:
         written = manifest.read(out)
     except Problem as problem:
         return [problem]
     if written is None:
-        return [
-            Problem("not built yet", file=out.as_posix(), hint="Run `python -m patcher apply`.")
-        ]
-    again = "Run `python -m patcher apply`."
-    if manifest.request_of(written) != planned.request:
-        return [
-            Problem(
-                f"built as {_words(manifest.request_of(written))}, not as {_words(planned.request)}",
-                file=out.as_posix(),
-                hint=again,
-            )
-        ]
-    problems, inputs = [], project.inputs()
-    for name in sorted(inputs.keys() | written["inputs"].keys()):
-        if inputs.get(name) != written["inputs"].get(name):
-            how = (
-                "new"
-                if name not in written["inputs"]
-                else "gone"
-                if name not in inputs
-                else "changed"
-            )
-            problems.append(
-                Problem(f"{how} since {out.as_posix()}/ was written", file=name, hint=again)
-            )
-    lost = not (out / SUPPORT).is_dir()
-    if lost and any(map(_is_support, written["outputs"])):
-        what = "not a folder" if os.path.lexists(out / SUPPORT) else "missing"
-        problems.append(Problem(what, file=(out / SUPPORT).as_posix(), hint=again))
-    for name in sorted(written["outputs"]):
-        if lost and _is_support(name):
-            continue
-        if manifest.file_sha256(out / name) != written["outputs"][name]:
-            problems.append(_edited(out, name, written, planned.files.get(name)))
-    return problems
+        return [Problem("not built yet", file=folder, hint=AGAIN)]
+    if (request := manifest.request_of(written)) != planned.request:
+        message = f"built as {request}, not as {planned.request}"
+        return [Problem(message, file=folder, hint=AGAIN)]
+    problems = []
+    then, now = written["inputs"], project.inputs()
+    for name in sorted(then.keys() | now.keys()):
+        if then.get(name) != now.get(name):
+            how = "new" if name not in then else "gone" if name not in now else "changed"
+            problems.append(Problem(f"{how} since {folder}/ was written", file=name, hint=AGAIN))
+    names = sorted(written["outputs"])
+    if any(map(_is_support, names)) and not (out / SUPPORT).is_dir():
+        problems.append(_missing(out / SUPPORT, "folder"))
+        names = [name for name in names if not _is_support(name)]
+    edits = (_edit(out, name, written, planned.files.get(name)) for name in names)
+    return problems + [edit for edit in edits if edit]
 
 
-def hand_edited(out: Path, files: dict[str, bytes]) -> list[Problem]:
+def hand_edited(out: Path, files: Mapping[str, bytes | None]) -> list[Problem]:
     """The files in `out` that `write` would destroy although `apply` did not write them."""
     try:
         written = manifest.read(out)
     except Problem:
         written = None  # then no file can be shown to be ours
-    problems = []
-    for name, content in files.items():
-        path = out / name
-        if path.is_symlink() or (path.exists() and path.stat().st_nlink > 1):
-            kind = "a symbolic link" if path.is_symlink() else "a hard link"
-            problems.append(
-                Problem(
-                    f"{kind}, which `apply` would replace by a file",
-                    file=f"{out.as_posix()}/{name}",
-                )
-            )
-        elif path.exists() and path.read_bytes() != content:
-            if name == MANIFEST:
-                if written is None:
-                    problems.append(
-                        Problem(
-                            "not a manifest that `apply` wrote", file=f"{out.as_posix()}/{name}"
-                        )
-                    )
-            elif written is None or name not in written["outputs"]:
-                problems.append(
-                    Problem(
-                        "already there, and not written by `apply`", file=f"{out.as_posix()}/{name}"
-                    )
-                )
-            elif manifest.file_sha256(path) != written["outputs"][name]:
-                problems.append(_edited(out, name, written, content))
-    for problem in problems:
-        problem.hint = "Keep what you need of it, best as a patch, then run `apply --overwrite`."
-    return problems
+    found = (_loss(out, name, content, written) for name, content in files.items())
+    return [problem for problem in found if problem]
+
+
+def _loss(
+    out: Path, name: str, content: bytes | None, written: dict[str, Any] | None
+) -> Problem | None:
+    """What would be lost if `content` were written to this file."""
+    path = out / name
+    if path.is_symlink() or (path.exists() and path.stat().st_nlink > 1):
+        kind = "symbolic" if path.is_symlink() else "hard"
+        why = f"a {kind} link, which `apply` would replace by a file"
+    elif not path.exists() or path.read_bytes() == content:
+        return None
+    elif name == MANIFEST:
+        if written is not None:
+            return None
+        why = "not a manifest that `apply` wrote"
+    elif written is None or name not in written["outputs"]:
+        why = "already there, and not written by `apply`"
+    else:
+        return _edit(out, name, written, content)
+    return Problem(why, file=path.as_posix(), hint=KEEP)
+
+
+def _edit(out: Path, name: str, written: dict[str, Any], planned: bytes | None) -> Problem | None:
+    """What was done to a file since `apply` wrote it; with the line, if it wrote `planned`."""
+    path, digest = out / name, written["outputs"][name]
+    if manifest.file_sha256(path) == digest:
+        return None
+    if not path.is_file():
+        return _missing(path, "file")
+    message, line = "edited by hand", 0
+    if planned is not None and manifest.sha256(planned) == digest:
+        now = path.read_bytes().split(b"\n")
+        line, found = upstream.first_edit(planned.split(b"\n"), now, now)
+        message += f", now {found}"
+    return Problem(message, file=path.as_posix(), line=line, hint=KEEP)
+
+
+def _missing(path: Path, kind: str) -> Problem:
+    message = f"not a {kind}" if os.path.lexists(path) else "missing"
+    return Problem(message, file=path.as_posix(), hint=AGAIN)
 
 
 def apply(project: Project, planned: Plan, out: Path, overwrite: bool = False) -> list[str]:
     """Write the plan to `out`, all or nothing, and name the files that have changed.
 
-    Raises Problem where the plan has failed, a file was edited by hand (without `overwrite`), or
-    something cannot be written; `out` is then as it was.
+    Raises Problem(s) if a file was edited by hand (without `overwrite`) or something cannot be
+    written; `out` is then as it was.
     """
     from patcher.build import store
 
-    modes = {
-        name: (project.root / _origin(name)).stat().st_mode & 0o777
-        for name in planned.files
-        if name != MANIFEST
-    }
+    names = planned.files.keys() - {MANIFEST}
+    modes = {name: (project.root / _origin(name)).stat().st_mode & 0o777 for name in names}
 
     def files() -> dict[str, bytes | None]:
         try:
-            written = manifest.read(out) or {"outputs": {}}
+            written = manifest.read(out)
         except Problem:
-            written = {"outputs": {}}
-        gone = dict.fromkeys(written["outputs"].keys() - planned.files.keys())  # no longer made
-        return {**gone, **planned.files}
+            written = None
+        outputs = written["outputs"] if written else {}
+        return {**dict.fromkeys(outputs.keys() - planned.files.keys()), **planned.files}
 
     return store.write(out, files, modes, refuse=None if overwrite else hand_edited)
-
-
-def _edited(out: Path, name: str, written: dict, planned: bytes | None) -> Problem:
-    if not (out / name).is_file():
-        return Problem(
-            "not a file" if os.path.lexists(out / name) else "missing",
-            file=f"{out.as_posix()}/{name}",
-        )
-    line, found = 0, ""
-    # Only where the plan is what the manifest describes do we know what stood there.
-    if planned is not None and manifest.sha256(planned) == written["outputs"][name]:
-        old, new = planned.split(b"\n"), (out / name).read_bytes().split(b"\n")
-        at = next((i for i, (a, b) in enumerate(zip(old, new)) if a != b), min(len(old), len(new)))
-        line, found = (
-            at + 1,
-            f", now {new[at].decode('utf-8', 'replace').strip()!r}"
-            if at < len(new)
-            else ", now the end of the file",
-        )
-    return Problem(
-        "edited by hand" + found,
-        file=f"{out.as_posix()}/{name}",
-        line=line,
-        hint="Keep what you need of it, best as a patch, then run `apply --overwrite`.",
-    )
-
-
-def _words(request: Request) -> str:
-    return " ".join([f"series {request.series}", *(f"--set {text}" for text in request.sets)])

@@ -16,6 +16,7 @@ import errno
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
@@ -23,10 +24,7 @@ from urllib.parse import quote, unquote
 from patcher.build.manifest import UNDO
 from patcher.core.problem import Problem, Problems
 
-try:
-    import fcntl
-except ImportError:  # Windows: concurrent runs are not kept apart there
-    fcntl = None
+Files = Mapping[str, bytes | None]  # by path in the folder; None: there is to be no such file
 
 NEW, DROP = ".patcher-new", ".patcher-drop"
 KEPT, ABSENT = "kept-", "absent-"
@@ -35,54 +33,57 @@ CACHE = "__pycache__"
 
 def write(
     out: Path,
-    files: Mapping[str, bytes | None] | Callable[[], Mapping[str, bytes | None]],
+    files: Files | Callable[[], Files],
     modes: Mapping[str, int],
-    refuse: Callable[[Path, Mapping[str, bytes | None]], list[Problem]] | None = None,
+    refuse: Callable[[Path, Files], list[Problem]] | None = None,
     command: str = "apply",
 ) -> list[str]:
-    """Make `out` hold `files`, in their order, and return the names of those that changed; None removes a file.
+    """Make `out` hold `files`, in their order, and return the names of those that changed.
 
-    `files` may be a function, which is called when `out` is locked and as a finished run has left it.
-    A file that is replaced keeps its mode; a new one gets that of `modes`, or what the umask says.
-    `refuse` is asked under the lock whether something stands in the way.  Raises Problem(s) with
-    `out` as it was; `command` is what then to run again.
+    `files` may be a function, which is called when `out` is locked and as a finished run has left
+    it.  A file that is replaced keeps its mode; a new one gets that of `modes`, or what the umask
+    says.  `refuse` is asked under the lock whether something stands in the way.  Raises Problem(s)
+    with `out` as it was; `command` is what then to run again.
     """
     try:
-        created = _make(out)
+        created = [folder for folder in (out, *out.parents) if not folder.exists()]
+        out.mkdir(parents=True, exist_ok=True)
         try:
             with _locked(out):
                 recover(out)
                 files = files() if callable(files) else files
-                problems = _in_the_way(out, files, command) or (
-                    refuse(out, files) if refuse else []
-                )
+                problems = _in_the_way(out, files, command)
+                if refuse and not problems:
+                    problems = refuse(out, files)
                 if problems:
                     raise Problems(problems)
-                changed = [
-                    name
-                    for name, content in files.items()
-                    if (out / name).is_symlink() or _read(out / name) != content
-                ]
-                if changed:
-                    _replace(out, {name: files[name] for name in changed}, modes)
-                return changed
+                changes = {n: c for n, c in files.items() if _is_other(out / n, c)}
+                if changes:
+                    _replace(out, changes, modes)
+                return list(changes)
         except BaseException:
             for folder in created:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             raise
     except OSError as error:
-        whole = not os.path.lexists(out / UNDO)
-        hint = (
-            f"{out} is as it was."
-            if whole
-            else f"Run `{command}` again: it first puts back what was there."
-        )
+        hint = f"{out} is as it was."
+        if os.path.lexists(out / UNDO):
+            hint = f"Run `{command}` again: it first puts back what was there."
         raise _unwritable(error, out, hint) from error
 
 
+def _is_other(path: Path, content: bytes | None) -> bool:
+    if path.is_symlink():
+        return True
+    try:
+        return path.read_bytes() != content
+    except FileNotFoundError:
+        return content is not None
+
+
 def repair(out: Path) -> None:
-    """`recover`, where there is need of it and no other run is at work.  Raises Problem where that fails."""
+    """`recover` if there is need of it and no other run is at work.  Raises Problem if it fails."""
     try:
         if os.path.lexists(out / UNDO):
             with _locked(out):
@@ -107,9 +108,7 @@ def recover(out: Path) -> None:
     """Put back what a killed or failed run had replaced, and drop what it left lying."""
     undo = out / UNDO
     if undo.is_dir():
-        for saved in sorted(
-            undo.iterdir(), reverse=True
-        ):  # what is in a folder comes before the folder
+        for saved in sorted(undo.iterdir(), reverse=True):  # a folder comes after what is in it
             path = out / _name_of(saved)
             if saved.name.startswith(KEPT):
                 path.parent.mkdir(exist_ok=True)
@@ -119,9 +118,7 @@ def recover(out: Path) -> None:
                 _remove_empty(path)
             else:
                 path.unlink(missing_ok=True)
-            saved.unlink(
-                missing_ok=True
-            )  # renaming a link to another link of the same file leaves both
+            saved.unlink(missing_ok=True)  # to rename a link to its twin leaves both
         undo.rmdir()
         _sync(out)
     _clean(out)
@@ -136,7 +133,7 @@ def _clean(out: Path) -> None:
             shutil.rmtree(out / leftover)
 
 
-def _replace(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, int]) -> None:
+def _replace(out: Path, files: Files, modes: Mapping[str, int]) -> None:
     try:
         _stage(out, files, modes)
         _save(out, files)
@@ -158,7 +155,7 @@ def _replace(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, i
         _clean(out)
 
 
-def _stage(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, int]) -> None:
+def _stage(out: Path, files: Files, modes: Mapping[str, int]) -> None:
     (out / NEW).mkdir()
     for name, content in files.items():
         if content is None:
@@ -166,9 +163,8 @@ def _stage(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, int
         staged = out / NEW / _flat(name)
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(fd, "wb") as file:
-            mode = (
-                (out / name).stat().st_mode & 0o7777 if (out / name).exists() else modes.get(name)
-            )
+            there = (out / name).exists()
+            mode = (out / name).stat().st_mode & 0o7777 if there else modes.get(name)
             if mode is not None:
                 os.chmod(staged, mode)
             file.write(content)
@@ -176,7 +172,7 @@ def _stage(out: Path, files: Mapping[str, bytes | None], modes: Mapping[str, int
             os.fsync(file.fileno())
 
 
-def _save(out: Path, files: Mapping[str, bytes | None]) -> None:
+def _save(out: Path, files: Files) -> None:
     """Fill the undo folder under another name, so that it is complete as soon as it exists."""
     draft = out / DROP
     draft.mkdir()
@@ -205,44 +201,30 @@ def _name_of(saved: Path) -> str:
 
 def _folders(names: Iterable[str]) -> list[str]:
     """The folders that these names lead into, outer ones first."""
-    return sorted(
-        {folder.as_posix() for name in names for folder in PurePosixPath(name).parents} - {"."}
-    )
+    found = {folder.as_posix() for name in names for folder in PurePosixPath(name).parents}
+    return sorted(found - {"."})
 
 
-def _in_the_way(out: Path, files: Iterable[str], command: str) -> list[Problem]:
+def _in_the_way(out: Path, files: Files, command: str) -> list[Problem]:
     """What is not a folder, or not a file, where one has to be.
 
-    A link to a folder is none: what it leads to is not ours to write.  One in the place of a file is
-    replaced, if at all.
+    A link to a folder is none: what it leads to is not ours to write.  One in the place of a file
+    is replaced, if at all.
     """
-    problems, hint = [], f"Move it away, then run `{command}` again."
-    for folder in _folders(files):
-        if os.path.lexists(out / folder) and (
-            (out / folder).is_symlink() or not (out / folder).is_dir()
-        ):
-            found = f"expected a folder, found {_kind(out / folder)}"
-            problems.append(Problem(found, file=(out / folder).as_posix(), hint=hint))
-    for path in (out / name for name in files):
-        if os.path.lexists(path) and _kind(path) not in ("a symbolic link", "a file"):
-            problems.append(
-                Problem(f"expected a file, found {_kind(path)}", file=path.as_posix(), hint=hint)
-            )
-    return problems
+    wanted = [(out / folder, "a folder", {"a folder"}) for folder in _folders(files)]
+    wanted += [(out / name, "a file", {"a file", "a symbolic link"}) for name in files]
+    hint = f"Move it away, then run `{command}` again."
+    return [
+        Problem(f"expected {what}, found {_kind(path)}", file=path.as_posix(), hint=hint)
+        for path, what, fine in wanted
+        if os.path.lexists(path) and _kind(path) not in fine
+    ]
 
 
 def _kind(path: Path) -> str:
     """What lies there, in words."""
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        return "a symbolic link"
-    return (
-        "a folder"
-        if stat.S_ISDIR(mode)
-        else "a file"
-        if stat.S_ISREG(mode)
-        else "a device, pipe or socket"
-    )
+    kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder", stat.S_IFREG: "a file"}
+    return kinds.get(stat.S_IFMT(path.lstat().st_mode), "a device, pipe or socket")
 
 
 def _is_same(saved: Path, path: Path) -> bool:
@@ -250,37 +232,30 @@ def _is_same(saved: Path, path: Path) -> bool:
     if not path.exists() or saved.is_symlink() or path.is_symlink():
         return False
     was, now = saved.stat(), path.stat()
-    same = (was.st_mode, was.st_size) == (
-        now.st_mode,
-        now.st_size,
-    ) and saved.read_bytes() == path.read_bytes()
-    return os.path.samestat(was, now) or same
+    if os.path.samestat(was, now):
+        return True
+    return was.st_mode == now.st_mode and saved.read_bytes() == path.read_bytes()
 
 
 def _remove_empty(folder: Path) -> None:
     """Remove a folder in which there is nothing, or only what Python has compiled."""
-    left = list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else None
-    if left is not None and all(
-        path.name == CACHE and path.is_dir() and not path.is_symlink() for path in left
-    ):
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    left = list(folder.iterdir())
+    if all(path.name == CACHE and path.is_dir() and not path.is_symlink() for path in left):
         for cache in left:
             shutil.rmtree(cache)
         folder.rmdir()
 
 
-def _make(out: Path) -> list[Path]:
-    """Create `out`; return the folders that did not exist, the deepest first."""
-    missing = [folder for folder in (out, *out.parents) if not folder.exists()]
-    out.mkdir(parents=True, exist_ok=True)
-    return missing
-
-
 @contextlib.contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    """Keep other runs out.  The folder itself is locked: nothing is left behind, and a kill unlocks it."""
-    if fcntl is None:
+    """Keep other runs out.  The folder itself is locked: a kill unlocks it and leaves nothing."""
+    if sys.platform == "win32":  # concurrent runs are not kept apart there
         yield
         return
+    import fcntl
+
     while True:
         fd = os.open(out, os.O_RDONLY)
         try:
@@ -291,16 +266,7 @@ def _locked(out: Path) -> Iterator[None]:
                 return
         finally:
             os.close(fd)
-        out.mkdir(
-            parents=True, exist_ok=True
-        )  # whoever held the lock has failed, and removed the folder
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+        out.mkdir(parents=True, exist_ok=True)  # who held the lock has failed, and removed it
 
 
 def _sync(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is said of a patch that is not CLEAN: by `apply`, `check`, `diff` and `vendor` alike."""
+"""What `apply`, `check`, `diff` and `vendor` say of a patch that is not CLEAN."""
 
 from __future__ import annotations
 
@@ -6,52 +6,49 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from patcher.build import nearest, upstream
 from patcher.build.project import Project
-from patcher.core.engine import Outcome, Verdict
 from patcher.core.patch import Patch
 from patcher.core.problem import Problem
+from patcher.core.truth import Outcome, Verdict
+
+Tables = Mapping[str, Sequence[Outcome]]  # by series
 
 
 def problems(
     project: Project,
-    tables: Mapping[str, Sequence[Outcome]],
+    tables: Tables,
     patches: Mapping[str, Mapping[str, Patch]],
     places: Mapping[str, str],
     texts: Texts,
-) -> tuple[list[Problem], list[dict]]:
-    """A finding for each thing that series say of a patch on a file, and the nearest code as data.
+    code_if_obsolete: int = 1,
+) -> tuple[list[Problem], list[dict[str, Any]]]:
+    """A finding for each thing that series say of a patch on a file; the nearest code as data.
 
     `tables` and `patches` are by series; `places` tells the name under which a file is shown.
     """
-    said: dict[tuple, list[str]] = {}  # what a series says of a patch on a file, and which series
-    first: dict[tuple, tuple[Outcome, Patch]] = {}
+    said: dict[tuple[object, ...], list[tuple[str, Outcome]]] = {}
     for series, outcomes in tables.items():
-        for outcome in outcomes:
-            key = (
-                outcome.patch,
-                outcome.file,
-                outcome.verdict,
-                tuple(sorted(outcome.found.items())),
-                outcome.detail,
-            )
-            said.setdefault(key, []).append(series)
-            first.setdefault(key, (outcome, patches[series][outcome.patch]))
+        for o in outcomes:
+            key = (o.patch, o.file, o.verdict, tuple(sorted(o.found.items())), o.detail)
+            said.setdefault(key, []).append((series, o))
     found, candidates, lock = [], [], upstream.read(project.upstream)
-    for key, (outcome, patch) in first.items():
-        place = places[outcome.file]
-        of_series = f" in series {', '.join(said[key])}" if len(tables) > 1 else ""
+    for same in said.values():
+        series_of, (first, outcome) = [series for series, _ in same], same[0]
+        place, patch = places[outcome.file], patches[first][outcome.patch]
+        where = f" in series {', '.join(series_of)}" if len(tables) > 1 else ""
         if outcome.verdict is Verdict.OBSOLETE:
-            found.append(_obsolete(project, outcome, said[key], of_series, place, tables))
+            message = f"{outcome.patch}: obsolete{where}: upstream has this edit now"
+            hint = _what_to_delete(project, outcome, series_of, tables)
+            found.append(Problem(message, file=place, hint=hint, code=code_if_obsolete))
         elif outcome.verdict is Verdict.STALE:
             near = [] if outcome.refused else texts.traces(outcome.file, patch)
-            more = [
-                *texts.said_of(outcome, patch),
-                _advice(outcome, texts.is_locked(outcome.file, lock), lock),
-            ]
-            found.append(_stale(outcome, of_series, place, near, more))
-            candidates += [_candidate(outcome, said[key], place, trace) for trace in near]
+            advice = _advice(outcome, texts.is_locked(outcome.file, lock), lock)
+            more = [*texts.said_of(outcome, patch), advice]
+            found.append(_stale(outcome, where, place, near, more))
+            candidates += [_candidate(outcome, series_of, place, trace) for trace in near]
     return found, candidates
 
 
@@ -62,27 +59,20 @@ class Texts:
         self._sources = {"new": scripts, "old": present}
         self._made: dict[tuple[str, str], nearest.Statements] = {}
 
-    def is_locked(self, name: str, lock: Mapping) -> bool:
-        """Whether the new text is that of which the lock says that it is in `upstream/`."""
-        entry = lock["files"].get(name)
-        return (
-            entry is not None
-            and hashlib.sha256(self._sources["new"][name]).hexdigest() == entry["sha256"]
-        )
+    def is_locked(self, name: str, lock: Mapping[str, Any]) -> bool:
+        """Whether the new text is the one that the lock names."""
+        digest = hashlib.sha256(self._sources["new"][name]).hexdigest()
+        return name in lock["files"] and digest == str(lock["files"][name]["sha256"])
 
     def traces(self, name: str, patch: Patch) -> list[nearest.Trace]:
         try:
-            return nearest.traces(
-                self._statements("old", name), self._statements("new", name), patch
-            )
-        except (
-            KeyError,
-            Problem,
-        ):  # upstream/ lacks it, or holds what cannot be read: there is nothing to compare
+            old, new = self._statements("old", name), self._statements("new", name)
+            return nearest.traces(old, new, patch)
+        except (KeyError, Problem):  # upstream/ lacks it, or it cannot be read
             return []
 
     def said_of(self, outcome: Outcome, patch: Patch) -> list[str]:
-        """Where not the new text but the patches before it are why a patch does not find what it states."""
+        """What to say if the patches before it, not the new text, are why a patch is stale."""
         if outcome.refused or outcome.found == outcome.expected:
             return []
         if self._statements("new", outcome.file).sites(patch) == outcome.expected:
@@ -105,90 +95,72 @@ def count(sites: Mapping[str, int]) -> str:
 
 
 def _stale(
-    outcome: Outcome, of_series: str, place: str, found: Sequence[nearest.Trace], more: list[str]
+    outcome: Outcome, where: str, place: str, found: Sequence[nearest.Trace], more: list[str]
 ) -> Problem:
     what = f"expected {count(outcome.expected)}, found {count(outcome.found)}"
     what += f"; {outcome.detail}" if outcome.detail else ""
     if outcome.refused:
         what = f"refused: {outcome.detail}"
+    message = printable(f"{outcome.patch}: stale{where}: {what}")
     line = next((trace.new.line for trace in found if trace.new), outcome.line)
-    excerpt = nearest.shown(found, f"upstream/{outcome.file}", place)
-    hint = "\n".join(printable(line) for line in [*excerpt, *more])
-    return Problem(
-        printable(f"{outcome.patch}: stale{of_series}: {what}"), file=place, line=line, hint=hint
-    )
+    hint = [*nearest.shown(found, f"upstream/{outcome.file}", place), *more]
+    return Problem(message, file=place, line=line, hint="\n".join(map(printable, hint)))
 
 
-def _advice(outcome: Outcome, is_locked: bool, lock: Mapping) -> str:
-    """What to do; a text on which the patch was clean when it was taken in is no reason to adapt the patch."""
+def _advice(outcome: Outcome, is_locked: bool, lock: Mapping[str, Any]) -> str:
+    """What to do.  The patch was clean on the text that was taken in: that is not the reason."""
+    patch, file = f"patches/{outcome.patch}.py", f"upstream/{outcome.file}"
     if is_locked and outcome.patch not in lock.get("stale", ()):
-        file = f"upstream/{outcome.file}"
-        return f"{file} is as it was taken in: see what has changed in patches/ and patcher/, with `git diff`."
-    return f"Adapt patches/{outcome.patch}.py to this text, or take it out of the series in patches/__init__.py."
+        changed = "see what has changed in patches/ and patcher/, with `git diff`"
+        return f"{file} is as it was taken in: {changed}."
+    return f"Adapt {patch} to this text, or take it out of the series in patches/__init__.py."
 
 
-def _obsolete(
-    project: Project,
-    outcome: Outcome,
-    series: Sequence[str],
-    of_series: str,
-    place: str,
-    tables: Mapping,
-) -> Problem:
-    """With what to delete: patch and lines, or less, where another file or another series still needs the patch."""
-    name = outcome.patch
-    message = f"{name}: obsolete{of_series}: upstream has this edit now"
-    needed = [
-        (s, o.file)
-        for s in tables
-        for o in tables[s]
-        if o.patch == name and o.verdict is not Verdict.OBSOLETE
-    ]
-    other_series = sorted({s for s, file in needed if file == outcome.file})
-    other_files = sorted({file for _, file in needed})
-    entries = _entries(project, name)
+def _what_to_delete(
+    project: Project, outcome: Outcome, series: Sequence[str], tables: Tables
+) -> str:
+    """The patch and its lines; or less, if another file or another series still needs it."""
+    name, file = outcome.patch, outcome.file
+    clean = [(s, o.file) for s in tables for o in tables[s] if o.patch == name and not _is_done(o)]
+    other_series = ", ".join(sorted({s for s, needed in clean if needed == file}))
+    other_files = ", ".join(sorted({needed for _, needed in clean}))
+    if other_files and not other_series:
+        still = f"it is still needed in {other_files}"
+        return f"Take {file} out of `sites` in patches/{name}.py; {still}."
+    first = f"Delete patches/{name}.py and, of the series:"
     if other_series:
-        only = f"Take it out of series {', '.join(series)} alone: {', '.join(other_series)} still needs it."
-        hint = "\n".join([only, *entries])
-    elif other_files:
-        hint = f"Take {outcome.file} out of `sites` in patches/{name}.py; it is still needed in {', '.join(other_files)}."
-    else:
-        hint = "\n".join([f"Delete patches/{name}.py and, of the series:", *entries])
-    return Problem(message, file=place, hint=hint)
-
-
-def _entries(project: Project, name: str) -> list[str]:
-    """The lines of the series that name a patch."""
+        first = f"Take it out of series {', '.join(series)} alone: {other_series} still needs it."
     lines = (project.patches / "__init__.py").read_text(encoding="utf-8").split("\n")
     entry = re.compile(rf"""["']{re.escape(name)}["']\s*:""")
-    return [
-        f"- patches/__init__.py:{n}: {line.strip()}"
-        for n, line in enumerate(lines, 1)
-        if entry.search(line)
-    ]
+    named = [(n, line.strip()) for n, line in enumerate(lines, 1) if entry.search(line)]
+    return "\n".join([first, *(f"- patches/__init__.py:{n}: {line}" for n, line in named)])
 
 
-def _candidate(outcome: Outcome, series: Sequence[str], place: str, trace: nearest.Trace) -> dict:
-    def plain(statement: nearest.Statement | None, file: str) -> dict | None:
-        return statement and {
-            "file": file,
-            "line": statement.line,
-            "function": statement.function,
-            "text": statement.text,
-        }
+def _is_done(outcome: Outcome) -> bool:
+    return outcome.verdict is Verdict.OBSOLETE
+
+
+def _candidate(
+    outcome: Outcome, series: Sequence[str], place: str, trace: nearest.Trace
+) -> dict[str, Any]:
+    def plain(statement: nearest.Statement | None, file: str) -> dict[str, Any] | None:
+        if statement is None:
+            return None
+        place = {"file": file, "line": statement.line, "function": statement.function}
+        return {**place, "text": statement.text}
 
     return {
         "patch": outcome.patch,
         "file": outcome.file,
         "series": list(series),
-        "fate": trace.fate.value,
+        "fate": trace.fate,
         "old": plain(trace.old, f"upstream/{outcome.file}"),
         "new": plain(trace.new, place),
     }
 
 
 def printable(text: str) -> str:
-    """A line with text of an upstream, which may hold anything: it stays one line, and moves no cursor."""
+    """Text of an upstream, which may hold anything, as one line that moves no cursor."""
     return "".join(
         c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text
     )

@@ -1,5 +1,11 @@
 """What is said to a user when something is wrong: where, what, and what to do next."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False  # `typing` costs a run that has nothing to do more than its own work
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class Problem(Exception):
     """A finding that ends a command; never shown as a traceback.
@@ -39,22 +45,22 @@ class Problem(Exception):
 class UsageError(Problem):
     """The command line asks for something that does not exist."""
 
-    def __init__(self, message: str, **kwargs):
-        super().__init__(message, **{"code": 2, **kwargs})
+    def __init__(self, message: str, *, file: str = "", hint: str = ""):
+        super().__init__(message, file=file, hint=hint, code=2)
 
 
 class Problems(Exception):
     """Several findings at once, so that the first does not hide the rest."""
 
-    def __init__(self, problems: list[Problem]):
+    def __init__(self, problems: Sequence[Problem]):
         super().__init__("; ".join(str(problem) for problem in problems))
-        self.problems = problems
+        self.problems = list(problems)
 
 
 def annotation(
     level: str, title: str, message: str, file: str = "", line: int = 0, column: int = 0
 ) -> str:
-    """A finding as a workflow command of GitHub, which shows it beside the line that it is about."""
+    """A finding as a workflow command of GitHub, which shows it beside the line it is about."""
     place = {"file": file, "line": line, "col": column, "title": title}
     properties = ",".join(f"{key}={escaped(str(v), ':,')}" for key, v in place.items() if v)
     return f"::{level} {properties}::{escaped(message)}"

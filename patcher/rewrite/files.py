@@ -1,4 +1,4 @@
-"""Which files a `rewrite` is about: named ones, those in folders, and those that a pattern finds."""
+"""Which files a `rewrite` is about: named ones, those in folders, those that a pattern finds."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ NO_WORK_TREE = (
     "fatal: not a git repository (or any ",
     "fatal: this operation must be run in a work tree",
 )
+# A file system monitor is a program that the repository names, and the repository is not ours.
+LIST = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py")
+GIT = ("git", "-c", "core.fsmonitor=false")
+# A hook inherits GIT_DIR and others, which name the hook's repository, whatever the folder.
+KEPT = ("GIT_CONFIG", "GIT_CEILING", "GIT_DISCOVERY")
+WITHOUT_GIT = "Files that are named, or found by a pattern as '**/train*.py', need no git."
 
 
 class File(NamedTuple):
-    """A file: the path that it is called by, whether it was named itself (or found in a folder), its real path."""
+    """A file by the path that it is called by; `named` itself, or found in a folder."""
 
     path: str
     named: bool
@@ -30,9 +36,9 @@ class File(NamedTuple):
 
 
 def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[File]:
-    """Every file once, those of a folder in order of their names.
+    """Every file once, those of a folder sorted by name.
 
-    Raises UsageError if a path leads to nothing, or if it is not known which files git ignores there.
+    Raises UsageError if a path leads to nothing, or if nobody knows which files git ignores there.
     """
     found: dict[str, File] = {}
     for given in paths:
@@ -47,8 +53,8 @@ def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[File]:
 def base(files: Sequence[File]) -> str:
     """The folder in which `git apply` and `patch -p1` shall take the diff of all `files`.
 
-    The working directory if it holds them all, or the top of their repository; that comes first for absolute paths
-    from outside of it.  Else the innermost folder that holds them all.
+    The working directory if it holds them all, or the top of their repository; the top first, for
+    absolute paths from outside of it.  Else the innermost folder that holds them all.
     """
     real = [file.real for file in files if file.path != STDIN]
     here = os.path.realpath(".")
@@ -66,28 +72,19 @@ def base(files: Sequence[File]) -> str:
 
 
 def excluded(path: str, patterns: Sequence[str]) -> bool:
-    """Whether a pattern matches the path as it is called, one of its folders, or the name alone."""
-    path = Path(path).as_posix()
-    above = [path, *(p.as_posix() for p in Path(path).parents)]
-    return any(
-        fnmatch.fnmatchcase(a, p.rstrip("/"))
-        or fnmatch.fnmatchcase(a.rpartition("/")[2], p.rstrip("/"))
-        for p in patterns
-        for a in above
-    )
+    """Whether a pattern matches the path as it is called, a folder of it, or the name alone."""
+    above = [part.as_posix() for part in (Path(path), *Path(path).parents)]
+    above += [part.rpartition("/")[2] for part in above]
+    return any(fnmatch.fnmatchcase(p, pattern.rstrip("/")) for pattern in patterns for p in above)
 
 
 def _at(path: str) -> Iterator[tuple[str, bool]]:
     """Paths, and whether each was named itself."""
-    if path == STDIN:
+    if path == STDIN or os.path.isfile(path):
         yield path, True
     elif os.path.isdir(path):
-        yield from (
-            (os.path.join(path, name) if path != "." else name, False)
-            for name in sorted(_in_folder(path))
-        )
-    elif os.path.isfile(path):
-        yield path, True
+        for name in sorted(_in_folder(path)):
+            yield os.path.join(path, name) if path != "." else name, False
     elif os.path.lexists(path):
         raise UsageError(f"{path}: neither a file nor a folder")
     elif matches := sorted(glob.glob(path, recursive=True)):
@@ -98,7 +95,7 @@ def _at(path: str) -> Iterator[tuple[str, bool]]:
 
 
 def _in_folder(folder: str) -> list[str]:
-    """The Python files below a folder, relative to it: those that git does not ignore, or in no git tree all."""
+    """The Python files below a folder, relative to it, without those that git ignores."""
     names = _by_git(folder)
     if names is None:
         names = list(_by_walk(folder))
@@ -106,23 +103,15 @@ def _in_folder(folder: str) -> list[str]:
 
 
 def _by_git(folder: str) -> list[str] | None:
-    """What git lists there; None if that is no work tree.  Raises UsageError if git is missing or refuses."""
-    # A file system monitor is a program that the repository names, and the repository is not ours.
-    git = ["git", "-c", "core.fsmonitor=false", "-C", folder, "ls-files", "-z"]
-    # A hook inherits GIT_DIR and others, which name the repository that it belongs to, whatever the folder.
-    kept = ("GIT_CONFIG", "GIT_CEILING", "GIT_DISCOVERY")
-    environment = {
-        name: v
-        for name, v in os.environ.items()
-        if not name.startswith("GIT_") or name.startswith(kept)
-    }
+    """What git lists there; None if that is no work tree.
+
+    Raises UsageError if git is missing or refuses.
+    """
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith(KEPT)}
+    env["LC_ALL"] = "C"
+    command = [*GIT, "-C", folder, *LIST]
     try:
-        done = subprocess.run(
-            [*git, "--cached", "--others", "--exclude-standard", "--", "*.py"],
-            capture_output=True,
-            timeout=SECONDS,
-            env={**environment, "LC_ALL": "C"},
-        )
+        done = subprocess.run(command, capture_output=True, timeout=SECONDS, env=env)
     except subprocess.TimeoutExpired:
         raise _unknown(folder, f"git took more than {SECONDS} seconds") from None
     except OSError:
@@ -141,10 +130,8 @@ def _by_git(folder: str) -> list[str] | None:
 
 def _unknown(folder: str, why: str, advice: str = "") -> UsageError:
     message = f"nothing is rewritten, because it is not known what git ignores here: {why}"
-    hint = (
-        "Files that are named, or found by a pattern as '**/train*.py', are rewritten without git."
-    )
-    return UsageError(message, file=os.path.normpath(folder), hint=f"{advice}\n{hint}".strip())
+    hint = f"{advice}\n{WITHOUT_GIT}".strip()
+    return UsageError(message, file=os.path.normpath(folder), hint=hint)
 
 
 def _by_walk(folder: str) -> Iterator[str]:
@@ -154,16 +141,10 @@ def _by_walk(folder: str) -> Iterator[str]:
         if listed is not None:
             folders.clear()
         else:
-            folders[:] = [
-                name
-                for name in folders
-                if name[0] != "." and name not in ("__pycache__", "node_modules")
-            ]
-            listed = [
-                name
-                for name in names
-                if name.endswith(".py") and os.path.isfile(os.path.join(at, name))
-            ]
+            skipped = ("__pycache__", "node_modules")
+            folders[:] = [n for n in folders if n[0] != "." and n not in skipped]
+            python = [name for name in names if name.endswith(".py")]
+            listed = [name for name in python if os.path.isfile(os.path.join(at, name))]
         yield from (os.path.relpath(os.path.join(at, name), folder) for name in listed)
 
 
@@ -183,7 +164,7 @@ def _below(path: str, folder: str) -> bool:
 
 @functools.cache
 def _in_environment(root: str, folder: str) -> bool:
-    """Whether a folder below `root` belongs to a virtual environment: what is installed is not the user's to edit."""
+    """Whether a folder below `root` is in a virtual environment, which nobody edits."""
     if not folder:
         return False
     if os.path.lexists(os.path.join(root, folder, "pyvenv.cfg")):

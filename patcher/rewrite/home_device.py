@@ -1,4 +1,4 @@
-"""The device that DataParallel keeps the model on: what says which one that is, and how it follows a list."""
+"""The device that DataParallel keeps the model on: what names it, and how it follows a list."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import ast
 import re
 
 from patcher.rewrite.arguments import Arguments
-from patcher.rewrite.nodes import FUNCTIONS, integer, is_constant, keyword, last_name
+from patcher.rewrite.nodes import FUNCTIONS, integer, is_constant, keyword, last_name, receiver
 from patcher.rewrite.script import Script
 from patcher.rewrite.sites import Edit, Unsure
 
-TAKE_A_DEVICE = {
-    "cuda",
-    "set_device",
-    "to",
-    "device",
-    "load",
-    "DataParallel",
-    "data_parallel",
-    "load_state_dict",
-}
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+PLACE = {"cuda", "set_device", "to"}
+TAKE_A_DEVICE = PLACE | {"device", "load", "DataParallel", "data_parallel", "load_state_dict"}
+MAKE_CURRENT = ["if torch.cuda.is_available():", "    torch.cuda.set_device({}.gpus[0])"]
 
 
 def edits(script: Script, arguments: Arguments, home: int) -> list[Edit]:
-    """What moves the home device from `home` to the first of `args.gpus`.  Raises Unsure where that is not certain."""
+    """What moves the home device from `home` to `args.gpus[0]`.
+
+    Raises Unsure if that is not certainly right.
+    """
     found = []
     for node, index in _fixed(script):
         what = f"{script.code(node)} in line {node.lineno}"
@@ -37,24 +34,15 @@ def edits(script: Script, arguments: Arguments, home: int) -> list[Edit]:
     current = _current(script)
     if current is None or _follows(script):
         return found
+    means = f"line {current.lineno} means the current device"
     if home != 0:
-        raise Unsure(
-            f"line {current.lineno} means the current device, GPU 0, and the list begins with {home}"
-        )
-    if any(last_name(call.func) in ("Process", "fork", "Pool") for call in script.nodes(ast.Call)):
-        raise Unsure(
-            f"line {current.lineno} means the current device, and this script starts processes"
-        )
-    lines = ["if torch.cuda.is_available():", "    torch.cuda.set_device({}.gpus[0])"]
-    statement, edit = arguments.behind_parsing(lines)
-    for node in script.nodes(ast.Constant, ast.keyword):
-        names = "CUDA_VISIBLE_DEVICES" in (getattr(node, "value", None), getattr(node, "arg", None))
-        if names and not script.precedes(
-            node, statement
-        ):  # to set it once a device has been used is too late
-            raise Unsure(
-                f"line {current.lineno} means the current device, and CUDA_VISIBLE_DEVICES is used after that"
-            )
+        raise Unsure(f"{means}, GPU 0, and the list begins with {home}")
+    if script.calls("Process", "fork", "Pool"):
+        raise Unsure(f"{means}, and this script starts processes")
+    statement, edit = arguments.after_parsing(MAKE_CURRENT)
+    # To set the variable once a device has been used is too late.
+    if not all(script.precedes(node, statement) for node in script.naming(VISIBLE)):
+        raise Unsure(f"{means}, and {VISIBLE} is used after that")
     if not _has_torch(script, statement):
         raise Unsure(f"`torch` is not certainly imported in line {statement.lineno}")
     return [*found, edit]
@@ -68,84 +56,67 @@ def _fixed(script: Script) -> list[tuple[ast.Constant, int]]:
         if match:
             found.append((node, int(match[1])))
     for call in script.nodes(ast.Call):
-        name = last_name(call.func)
-        candidates = [k.value for k in call.keywords if k.arg == "output_device"]
-        if name in ("cuda", "set_device", "to") or (name == "device" and len(call.args) == 1):
-            candidates += call.args[:1] + [k.value for k in call.keywords if k.arg == "device"]
-        elif name == "device" and len(call.args) == 2 and is_constant(call.args[0], "cuda"):
-            candidates.append(call.args[1])
+        name, args = last_name(call.func), call.args
+        given = [keyword(call, "output_device")]
+        if name in PLACE or (name == "device" and len(args) == 1):
+            given += [*args[:1], keyword(call, "device")]
+        elif name == "device" and len(args) == 2 and is_constant(args[0], "cuda"):
+            given.append(args[1])
         elif name.endswith("DataParallel"):
-            candidates += call.args[2:3]
-        found += [
-            (c, c.value)
-            for c in candidates
-            if integer(c) is not None and isinstance(c, ast.Constant)
-        ]
+            given += args[2:3]
+        literals = [node for node in given if isinstance(node, ast.Constant)]
+        found += [(node, node.value) for node in literals if type(node.value) is int]
     return found
 
 
 def _passed_on(script: Script, node: ast.Constant) -> bool:
-    """Whether a literal is given straight to what takes a device, or to a name: nothing compares or looks it up."""
-    below, parent = node, script.parents[node]
-    while isinstance(parent, ast.IfExp) and below is not parent.test:
-        below, parent = parent, script.parents[parent]
-    if isinstance(parent, ast.keyword):
+    """Whether a literal is given straight to what takes a device, or to a name.
+
+    Then nothing compares it or looks it up.
+    """
+    below: ast.AST = node
+    parent = script.parents[node]
+    while isinstance(parent, ast.keyword) or (
+        isinstance(parent, ast.IfExp) and below is not parent.test
+    ):
         below, parent = parent, script.parents[parent]
     if isinstance(parent, ast.Assign):
         return all(isinstance(target, (ast.Name, ast.Attribute)) for target in parent.targets)
-    return (
-        isinstance(parent, ast.Call)
-        and below is not parent.func
-        and last_name(parent.func) in TAKE_A_DEVICE
-    )
+    takes = isinstance(parent, ast.Call) and last_name(parent.func) in TAKE_A_DEVICE
+    return takes and below is not parent.func
 
 
-def _current(script: Script) -> ast.AST | None:
+def _current(script: Script) -> ast.expr | None:
     """Something that means the current device, whichever that is."""
     for node in script.nodes(ast.Constant):
-        if node.value == "cuda" and not _numbered(script.parents[node]):
+        call = script.parents[node]
+        device = isinstance(call, ast.Call) and last_name(call.func) == "device"
+        if node.value == "cuda" and not (device and len(call.args) == 2):
             return node
-    for call in script.nodes(ast.Call):
-        bare = (
-            isinstance(call.func, ast.Attribute) and not call.args and not keyword(call, "device")
-        )
-        if bare and call.func.attr == "cuda":
+    for call in script.calls("cuda"):
+        if receiver(call, "cuda") and not call.args and not keyword(call, "device"):
             return call
     return None
 
 
-def _numbered(parent: ast.AST) -> bool:
-    return (
-        isinstance(parent, ast.Call)
-        and last_name(parent.func) == "device"
-        and len(parent.args) == 2
-    )
-
-
 def _follows(script: Script) -> bool:
-    """Whether the script makes the first of a list the current device, or one that is edited with the rest."""
-    calls = [call for call in script.nodes(ast.Call) if last_name(call.func) == "set_device"]
+    """Whether the script makes the list's first device, or one that is edited, the current one."""
+    calls = script.calls("set_device")
     for call in calls:
-        given = call.args[0] if call.args else None
         first = any(isinstance(n, ast.Subscript) and integer(n.slice) == 0 for n in ast.walk(call))
-        if not first and not isinstance(given, ast.Constant):
-            raise Unsure(
-                f"line {call.lineno} makes a device the current one that does not come from the list"
-            )
+        if not first and not (call.args and isinstance(call.args[0], ast.Constant)):
+            makes = f"line {call.lineno} makes a device the current one"
+            raise Unsure(f"{makes} that does not come from the list")
     return bool(calls)
 
 
 def _has_torch(script: Script, statement: ast.stmt) -> bool:
     _, binders = script.lookup("torch", statement)
-    in_function = isinstance(script.function(statement), FUNCTIONS)
-    imports = [
-        b
-        for b in binders
-        if isinstance(b, ast.alias) and b.name.partition(".")[0] == "torch" and not b.asname
-    ]
-    return (
-        len(imports) == len(binders) > 0
-        and all(isinstance(script.parents[b], ast.Import) for b in imports)
-        and any(isinstance(script.parents[script.parents[b]], ast.Module) for b in imports)
-        and (in_function or any(script.precedes(b, statement) for b in imports))
+    imports = [script.parents[b] for b in binders if isinstance(b, ast.alias) and not b.asname]
+    if not imports or len(imports) < len(binders):
+        return False
+    in_time = isinstance(script.function(statement), FUNCTIONS) or any(
+        script.precedes(made, statement) for made in imports
     )
+    at_the_top = any(isinstance(script.parents[made], ast.Module) for made in imports)
+    return in_time and at_the_top and all(isinstance(made, ast.Import) for made in imports)

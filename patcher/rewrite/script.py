@@ -1,29 +1,44 @@
 """A script that is not ours: its text, its syntax tree, and where in the text each node stands.
 
 Python's own parser reads it, ten times as fast as LibCST and with no import to pay for, and an
-edit replaces a few characters at positions that it gives.  Nothing is printed anew: what no edit
-names cannot change, be it a comment, a space or a line ending.
+edit replaces a few characters at positions that it gives.  So what no edit names cannot change,
+be it a comment, a space or a line ending.
 """
 
 from __future__ import annotations
 
 import ast
 import bisect
+import contextlib
 import copy
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 from patcher.core.problem import Problem
 from patcher.core.text import encoding_of, unreadable
-from patcher.rewrite.nodes import COMPREHENSIONS, FUNCTIONS, TOKENS, first_line, place
+from patcher.rewrite.nodes import FUNCTIONS, Placed, first_line, last_line, last_name, place
 from patcher.rewrite.sites import Edit, Unsure, apply
+
+Node = TypeVar("Node", bound=ast.AST)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+# Python has one object for all of a kind of these, with no position.
+TOKENS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
+BINDERS = {  # what binds a name, and the field with that name
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef), "name"),
+    **dict.fromkeys((ast.alias, ast.ExceptHandler, ast.MatchAs, ast.MatchStar), "name"),
+    ast.Name: "id",
+    ast.arg: "arg",
+    ast.MatchMapping: "rest",
+}
+Binder = Any  # a node of one of these types: all have a position
 
 
 class Script:
-    """The text and the tree of a script.  Raises Problem where it has none, or text that edits might not fit.
+    """The text and the tree of a script; the text is without the BOM, with the file's line ends.
 
-    `text` is without the BOM, and lines in it end as they do in the file.
+    Raises Problem if there is no tree, or if edits of the text might not fit the file.
     """
 
     def __init__(self, file: str, source: bytes):
@@ -40,65 +55,71 @@ class Script:
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line) + 1)
-        self.parents: dict[ast.AST, ast.AST] = dict.fromkeys(tree.body, tree)
-        self._by_type: dict[type, list] = {}
+        self.parents: dict[ast.AST, Any] = dict.fromkeys(tree.body, tree)
+        self._by_type: dict[type[ast.AST], list[Any]] = {}
+        self._bound: dict[str | None, list[Binder]] = {}  # by name
         self._unknown = dict.fromkeys(tree.body)  # top-level statements that nobody has looked into
 
     def edited(self, edits: Sequence[Edit]) -> Script:
-        """This script after `edits`, with `fresh` for a module of what had to be parsed anew.
+        """This script after `edits`; its `fresh` is a module of what had to be parsed again.
 
-        Where no line is added or taken away, that is only the lines of the top-level statements with an edit in them: a
-        statement begins at the margin with no bracket or string open, so the file parses if its statements do.
-        Raises Problem where they do not.
+        If the lines stay, that is only the top-level statements with an edit: each begins at the
+        margin with no bracket or string open, so the file parses if its statements do.
+        Raises Problem if they do not.
         """
         text = apply(self.text, edits)
         if any("\n" in edit.text or "\n" in self.text[edit.start : edit.end] for edit in edits):
             return Script(self.file, text.encode(self.encoding))
         new = copy.copy(self)
         new.text = text
-        new._hold(ast.Module(list(self.tree.body), []))
-        lines = [bisect.bisect_right(self._starts, edit.start) for edit in edits]
+        body: list[ast.stmt] = []
         new.fresh = ast.Module([], [])
-        at = 0
-        while at < len(self.tree.body):
-            end = self._end_of_lines(at)
-            first, last = first_line(self.tree.body[at]), self.tree.body[end - 1].end_lineno
+        lines = [bisect.bisect_right(self._starts, edit.start) for edit in edits]
+        new._hold(new.fresh)
+        for group in self._sharing_lines():
+            first, last = first_line(group[0]), last_line(group[-1])
             if any(first <= line <= last for line in lines):
                 block = text[new.line_start(first) : new.line_start(last + 1)]
-                body = parse(self.file, "\n" * (first - 1) + block).body
-                if len(body) != end - at:
-                    raise Problem(
-                        "a fault of patcher: an edit has made other statements",
-                        file=self.file,
-                        line=first,
-                    )
-                new.tree.body[at:end] = body
-                new.fresh.body += body
-            at = end
-        new._hold(new.tree)
+                parsed = parse(self.file, "\n" * (first - 1) + block).body
+                if len(parsed) != len(group):
+                    why = "internal error: an edit has made other statements"
+                    raise Problem(why, file=self.file, line=first)
+                new.fresh.body += parsed
+                body += parsed
+            else:
+                body += group
+        new._hold(ast.Module(body, []))
         return new
 
-    def _end_of_lines(self, at: int) -> int:
-        """Behind the last of the top-level statements that share lines with number `at`."""
-        body = self.tree.body
-        end = at + 1
-        while end < len(body) and body[end].lineno == body[end - 1].end_lineno:
-            end += 1
-        return end
+    def _sharing_lines(self) -> Iterator[list[ast.stmt]]:
+        """The top-level statements, those together that share a line."""
+        group: list[ast.stmt] = []
+        for statement in self.tree.body:
+            if group and statement.lineno != last_line(group[-1]):
+                yield group
+                group = []
+            group.append(statement)
+        if group:
+            yield group
 
     def _look_into(self, words: Sequence[str] | None) -> None:
-        """Index the top-level statements in whose text one of `words` is, or all: to walk through a script is slow."""
+        """Index the top-level statements with one of `words` in them, or all: to walk is slow."""
         for statement in list(self._unknown):
-            first, end = self._starts[first_line(statement) - 1], self._starts[statement.end_lineno]
+            first, end = self._starts[first_line(statement) - 1], self._starts[last_line(statement)]
             if words is None or any(self.text.find(word, first, end) >= 0 for word in words):
                 del self._unknown[statement]
                 self._index(statement)
 
     def _index(self, statement: ast.stmt) -> None:
-        parents, by_type, todo = self.parents, self._by_type, [statement]
+        parents, by_type = self.parents, self._by_type
+        todo: list[ast.AST] = [statement]
         while todo:
             parent = todo.pop()
-            by_type.setdefault(parent.__class__, []).append(parent)
+            kind = parent.__class__
+            by_type.setdefault(kind, []).append(parent)
+            read = isinstance(parent, ast.Name) and isinstance(parent.ctx, ast.Load)
+            if kind in BINDERS and not read:
+                self._bound.setdefault(_bound_name(parent), []).append(parent)
             for value in parent.__dict__.values():
                 if value.__class__ is list:
                     for child in value:
@@ -111,27 +132,34 @@ class Script:
 
     # Nodes and their text.
 
-    def nodes(self, *kinds: type, near: Sequence[str] | None = None) -> list:
-        """All nodes of these types in the order of the text; or those in top-level statements with a word of `near`.
+    def nodes(self, *kinds: type[Node], near: Sequence[str] | None = None) -> list[Node]:
+        """All nodes of these types, sorted; or at least those in statements with a word of `near`.
 
-        The second is for what cannot be without such a word, and may give more than that.
+        The second is for what cannot be without such a word.
         """
         self._look_into(near)
-        found = [node for kind in kinds for node in self._by_type.get(kind, ())]
-        return sorted(found, key=place)
+        return sorted((n for kind in kinds for n in self._by_type.get(kind, ())), key=place)
 
-    def span(self, node: ast.AST) -> tuple[int, int]:
+    def calls(self, *names: str) -> list[ast.Call]:
+        """All calls of `name` or `anything.name`, for any of the names."""
+        return [call for call in self.nodes(ast.Call) if last_name(call.func) in names]
+
+    def naming(self, word: str) -> list[ast.Constant | ast.keyword]:
+        """All strings and keyword arguments that are `word`."""
+        found: list[ast.Constant | ast.keyword] = self.nodes(ast.Constant, ast.keyword)
+        return [n for n in found if (n.arg if isinstance(n, ast.keyword) else n.value) == word]
+
+    def span(self, node: Placed) -> tuple[int, int]:
         """Where `node` begins and ends in `text`."""
-        return self._at(node.lineno, node.col_offset), self._at(
-            node.end_lineno, node.end_col_offset
-        )
+        end = self._at(node.end_lineno or 0, node.end_col_offset or 0)
+        return self._at(node.lineno, node.col_offset), end
 
-    def code(self, node: ast.AST) -> str:
+    def code(self, node: Placed) -> str:
         start, end = self.span(node)
         return self.text[start:end]
 
-    def replacing(self, node: ast.AST, text: str) -> Edit:
-        """Put `text` in the place of `node`.  Raises Unsure where a comment stands in it, which would be lost."""
+    def replacing(self, node: Placed, text: str) -> Edit:
+        """Put `text` in the place of `node`.  Raises Unsure if a comment in it would be lost."""
         if "#" in self.code(node):
             raise Unsure("there is a comment in what would be replaced")
         return Edit(*self.span(node), text)
@@ -140,10 +168,10 @@ class Script:
         return self._lines[number - 1]
 
     def line_start(self, number: int) -> int:
-        """Where line `number` begins; behind the last line, where the text ends."""
+        """Where line `number` begins; after the last line, where the text ends."""
         return min(self._starts[number - 1], len(self.text))
 
-    def column(self, node: ast.AST) -> int:
+    def column(self, node: Placed) -> int:
         """The column of `node` in characters, from 1."""
         return self.span(node)[0] - self.line_start(node.lineno) + 1
 
@@ -176,11 +204,14 @@ class Script:
         return scope
 
     def in_f_string(self, node: ast.AST) -> bool:
-        """Whether `node` is in an f-string, inside which Python before 3.12 tells no positions."""
+        """Whether `node` is in an f-string, where Python before 3.12 tells no positions."""
         return any(isinstance(parent, ast.JoinedStr) for parent in self.ancestors(node))
 
     def precedes(self, first: ast.AST, second: ast.AST) -> bool:
-        """Whether the statement of `first` has always run before that of `second`: one block holds both in order."""
+        """Whether the statement of `first` has always run before that of `second`.
+
+        It has if one block holds both in this order.
+        """
         first = self.statement(first)
         block = self._block(first)
         for node in (second, *self.ancestors(second)):
@@ -188,75 +219,48 @@ class Script:
                 return first is not node and place(first) < place(node)
         return False
 
-    def _block(self, statement: ast.stmt) -> list | None:
+    def _block(self, statement: ast.stmt) -> list[ast.stmt] | None:
         """The list of statements that `statement` stands in."""
         for value in self.parents[statement].__dict__.values():
-            if value.__class__ is list and any(child is statement for child in value):
+            if isinstance(value, list) and any(child is statement for child in value):
                 return value
         return None
 
     # Names and what binds them.
 
     def scope(self, node: ast.AST) -> ast.AST:
-        """The function, lambda, class, comprehension or module in which a name at `node` would be looked up first."""
+        """The function, class, comprehension or module in which a name at `node` is looked up."""
         asked = below = node
         for parent in self.ancestors(node):
             if isinstance(parent, FUNCTIONS):
                 body = parent.body if isinstance(parent.body, list) else [parent.body]
-                # Defaults, annotations and decorators belong to the scope outside, parameters to the function.
-                parameter = (
-                    isinstance(node, ast.arguments)
-                    and below is asked
-                    and isinstance(asked, ast.arg)
-                )
+                # Defaults, annotations and decorators belong outside, parameters to the function.
+                of_function = isinstance(node, ast.arguments) and below is asked
+                parameter = of_function and isinstance(asked, ast.arg)
                 if parameter or any(child is node for child in body):
                     return parent
-            elif isinstance(parent, ast.ClassDef):
-                if any(child is node for child in parent.body):
-                    return parent
-            elif isinstance(parent, COMPREHENSIONS):
+            elif isinstance(parent, COMPREHENSIONS) or (
+                isinstance(parent, ast.ClassDef) and any(child is node for child in parent.body)
+            ):
                 return parent
             below, node = node, parent
         return self.tree
 
-    def binders(self, name: str) -> list[tuple[ast.AST, ast.AST]]:
-        """All that binds or unbinds `name`: (scope, node); a node is a target, parameter, definition or alias."""
+    def binders(self, name: str) -> list[tuple[ast.AST, Binder]]:
+        """All that binds or unbinds `name`, each with its scope."""
         # A name that is not ASCII may be spelled in several ways.
         self._look_into([name] if name.isascii() and self.text.isascii() else None)
         found = []
-        for node in self._binding_nodes(name):
+        for node in sorted(self._bound.get(name, ()), key=place):
             scope = self.scope(node)
-            while isinstance(scope, COMPREHENSIONS) and isinstance(
-                self.parents[node], ast.NamedExpr
-            ):
-                scope = self.scope(scope)
+            if isinstance(self.parents[node], ast.NamedExpr):
+                while isinstance(scope, COMPREHENSIONS):
+                    scope = self.scope(scope)
             found.append((self._declared(scope, name), node))
         return found
 
-    def _binding_nodes(self, name: str) -> Iterator[ast.AST]:
-        for node in self._by_type.get(ast.Name, ()):
-            if node.id == name and not isinstance(node.ctx, ast.Load):
-                yield node
-        for node in self._by_type.get(ast.arg, ()):
-            if node.arg == name:
-                yield node
-        for node in self._by_type.get(ast.alias, ()):
-            if (node.asname or node.name.partition(".")[0]) == name:
-                yield node
-        for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler):
-            for node in self._by_type.get(kind, ()):
-                if node.name == name:
-                    yield node
-        for kind in (ast.MatchAs, ast.MatchStar):
-            for node in self._by_type.get(kind, ()):
-                if node.name == name:
-                    yield node
-        for node in self._by_type.get(ast.MatchMapping, ()):
-            if node.rest == name:
-                yield node
-
     def _declared(self, scope: ast.AST, name: str) -> ast.AST:
-        """The scope that a name bound in `scope` belongs to: another one after `global` or `nonlocal`."""
+        """The scope that owns a name bound in `scope`: another one after `global` or `nonlocal`."""
         for kind in (ast.Global, ast.Nonlocal):
             for declaration in self._by_type.get(kind, ()):
                 if name in declaration.names and self.scope(declaration) is scope:
@@ -264,8 +268,11 @@ class Script:
                     return self.tree if kind is ast.Global else self._declared(outer, name)
         return scope
 
-    def lookup(self, name: str, node: ast.AST) -> tuple[ast.AST, list[ast.AST]]:
-        """The scope whose `name` is seen at `node`, and what binds it there; the module and nothing where none does."""
+    def lookup(self, name: str, node: ast.AST) -> tuple[ast.AST, list[Binder]]:
+        """The scope whose `name` is seen at `node`, and what binds it there.
+
+        If nothing does, that is the module and an empty list.
+        """
         binders = self.binders(name)
         first = scope = self.scope(node)
         while True:
@@ -276,62 +283,73 @@ class Script:
                     return declared, here
             scope = self.scope(scope)
 
-    def lookup_in(self, name: str, scope: ast.AST) -> list[ast.AST]:
+    def lookup_in(self, name: str, scope: ast.AST) -> list[Binder]:
         """What binds `name` in this very scope."""
         return [binder for owner, binder in self.binders(name) if owner is scope]
 
-    def value_of(self, name: ast.Name) -> ast.expr | None:
-        """What a name stands for, where a single assignment `name = value` binds it."""
-        _, binders = self.lookup(name.id, name)
-        if len(binders) != 1:
-            return None
-        statement = self.parents.get(binders[0])
-        if isinstance(statement, ast.Assign) and binders[0] in statement.targets:
-            return statement.value
-        if isinstance(statement, ast.AnnAssign) and statement.target is binders[0]:
-            return statement.value
+    def binders_of(self, name: ast.Name) -> list[Binder]:
+        """What binds a name where it stands."""
+        return self.lookup(name.id, name)[1]
+
+    def value_given(self, binder: ast.AST) -> ast.expr | None:
+        """The value in an assignment `name = value` to this very target."""
+        parent = self.parents.get(binder)
+        if isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+            return parent.value if isinstance(binder, ast.Name) else None
         return None
+
+    def value_of(self, name: ast.expr) -> ast.expr | None:
+        """What a name stands for, if a single assignment `name = value` binds it."""
+        binders = self.binders_of(name) if isinstance(name, ast.Name) else []
+        return self.value_given(binders[0]) if len(binders) == 1 else None
+
+
+def _bound_name(binder: Binder) -> str | None:
+    """The name that a node binds; None for a pattern that binds none."""
+    name: str | None = getattr(binder, "asname", None) or getattr(binder, BINDERS[type(binder)])
+    return name and name.partition(".")[0]
 
 
 def decode(file: str, source: bytes) -> tuple[str, str]:
-    """The text of a script and its encoding.  Raises Problem where edits of the text might not fit its bytes."""
+    """The text of a script and its encoding.  Raises Problem if edits might not fit its bytes."""
     encoding = encoding_of(file, source)
     text = source.decode(encoding)
     if text.encode(encoding) != source:
         raise unreadable(file, 0, 0, f"{encoding} text that would not be written as it was read")
-    if "\r" in text and "\r" in text.replace("\r\n", ""):
-        line = text.replace("\r\n", "\n").partition("\r")[0].count("\n") + 1
-        raise unreadable(
-            file, line, 0, "a lone carriage return, which only some programs take for a line's end"
-        )
+    unix = text.replace("\r\n", "\n")
+    if "\r" in unix:
+        line = unix.partition("\r")[0].count("\n") + 1
+        why = "a lone carriage return, which only some programs take for a line's end"
+        raise unreadable(file, line, 0, why)
     return text, encoding
 
 
 def parse(file: str, text: str) -> ast.Module:
-    """The tree of `text`.  Raises Problem where this Python does not compile it."""
+    """The tree of `text`.  Raises Problem if this Python cannot parse it."""
+    with _readable(file, text):
+        return ast.parse(text, file)
+
+
+def compile_tree(file: str, tree: ast.Module) -> None:
+    """Raise Problem if a tree does not compile: some mistakes are no mistakes of syntax."""
+    with _readable(file):
+        compile(tree, file, "exec", dont_inherit=True)
+
+
+@contextlib.contextmanager
+def _readable(file: str, text: str = "") -> Iterator[None]:
+    """Raise Problem for what Python says of `text`, which is not shown its warnings."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(text, file)
+            yield
     except SyntaxError as error:
-        raise unreadable(file, error.lineno or 0, error.offset or 0, _worded(error, text)) from None
+        why = _worded(error, text)
+        raise unreadable(file, error.lineno or 0, error.offset or 0, why) from None
     except (RecursionError, MemoryError):
         raise unreadable(file, 0, 0, "nested too deeply") from None
     except ValueError as error:
         raise unreadable(file, 0, 0, str(error)) from None
-    return tree
-
-
-def compile_tree(file: str, tree: ast.Module) -> None:
-    """Raise Problem where a tree does not compile: some mistakes are no mistakes of syntax."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(tree, file, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise unreadable(file, error.lineno or 0, error.offset or 0, error.msg) from None
-    except (RecursionError, MemoryError):
-        raise unreadable(file, 0, 0, "nested too deeply") from None
 
 
 def _worded(error: SyntaxError, text: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
+
+from patcher.rewrite.nodes import Placed
 
 
 class State(Enum):
@@ -25,10 +26,10 @@ class Edit(NamedTuple):
 
 
 class Site(NamedTuple):
-    """One place, by its node, and what becomes of it; `imports_os` if the edits need an `import os`."""
+    """One place, by its node, and what becomes of it; `imports_os` if that needs `import os`."""
 
     state: State
-    node: ast.AST
+    node: Placed
     why: str = ""
     edits: Sequence[Edit] = ()
     imports_os: bool = False
@@ -39,7 +40,7 @@ class Unsure(Exception):
 
 
 def apply(text: str, edits: Sequence[Edit]) -> str:
-    """`text` with all of `edits`, which must not overlap; of two at one place the first comes first."""
+    """`text` with all of `edits`, which must not overlap; two at one place keep their order."""
     parts, at = [], 0
     for start, end, new in sorted(edits, key=lambda edit: edit[:2]):
         if start < at:

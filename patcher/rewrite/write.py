@@ -1,19 +1,18 @@
-"""Replace a file whole or not at all: whenever the process is killed, the old or the new bytes are there."""
+"""Replace a file whole or not at all: if the process is killed, the old or the new bytes stay."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+import sys
 from collections.abc import Sequence
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows: two runs at once are not kept apart there
-    fcntl = None
 
 
-class Refused(Exception):
+class NotReplaced(Exception):
     """The file is as it was, for this reason."""
 
 
@@ -24,59 +23,47 @@ def read(path: str) -> tuple[bytes, os.stat_result]:
 
 
 def refuse(path: str, was: os.stat_result, roots: Sequence[str] = ()) -> None:
-    """Raise Refused where a file should not be replaced.
+    """Raise NotReplaced if a file should not be replaced.
 
-    That is where it has other names that would keep the old bytes, where it is write-protected, and where it is
-    a symbolic link that leads out of `roots`, if there are any.
+    It has other names that would keep the old bytes, is write-protected, or is a symbolic link
+    that leads out of `roots`, if there are any.
     """
     target = os.path.realpath(path)
-    if (
-        roots
-        and os.path.islink(path)
-        and not any(os.path.commonpath([target, root]) == root for root in roots)
-    ):
-        raise Refused(f"a symbolic link to {target}, which is outside of what was asked for")
+    within = any(os.path.commonpath([target, root]) == root for root in roots)
+    if roots and os.path.islink(path) and not within:
+        raise NotReplaced(f"a symbolic link to {target}, which is outside of what was asked for")
     if was.st_nlink > 1:
-        raise Refused(
-            f"the file has {was.st_nlink} names (hard links), and the others would keep the old text"
-        )
+        names = f"the file has {was.st_nlink} names (hard links)"
+        raise NotReplaced(f"{names}, and the others would keep the old text")
     if not os.access(target, os.W_OK):
-        raise Refused("the file is write-protected")
+        raise NotReplaced("the file is write-protected")
 
 
 def replace(path: str, content: bytes, was: os.stat_result) -> None:
-    """Put `content` into the file at `path`, which keeps mode and owner; a symbolic link stays, its target is replaced.
+    """Put `content` into a file, which keeps mode and owner; of a symbolic link into its target.
 
-    Raises Refused where the file is no longer what `was` says, OSError where the system fails.
+    Raises NotReplaced if the file is no longer what `was` says, OSError if the system fails.
     """
     path = os.path.realpath(path)
     folder, name = os.path.split(path)
-    new = os.path.join(
-        folder, f".{name}.patcher-new"
-    )  # a killed run leaves it, the next one writes over it
+    # A killed run leaves this file, the next one writes over it.
+    new = os.path.join(folder, f".{name}.patcher-new")
     fd = _open(new)
     try:
         with os.fdopen(fd, "wb") as file:
             file.truncate()
             file.write(content)
-            if hasattr(os, "fchown") and (os.fstat(fd).st_uid, os.fstat(fd).st_gid) != (
-                was.st_uid,
-                was.st_gid,
-            ):
+            made = os.fstat(fd)
+            if sys.platform != "win32" and (made.st_uid, made.st_gid) != (was.st_uid, was.st_gid):
                 os.fchown(fd, was.st_uid, was.st_gid)
             os.chmod(new, stat.S_IMODE(was.st_mode))
             file.flush()
             os.fsync(fd)
-            now = os.stat(path)
-            if (now.st_ino, now.st_size, now.st_mtime_ns) != (
-                was.st_ino,
-                was.st_size,
-                was.st_mtime_ns,
-            ):
-                raise Refused("somebody has changed the file in the meantime")
-            if fcntl is not None:
+            if _state(os.stat(path)) != _state(was):
+                raise NotReplaced("somebody has changed the file in the meantime")
+            if sys.platform != "win32":
                 os.replace(new, path)
-        if fcntl is None:  # Windows renames no open file
+        if sys.platform == "win32":  # it renames no open file
             os.replace(new, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -84,19 +71,23 @@ def replace(path: str, content: bytes, was: os.stat_result) -> None:
         raise
 
 
+def _state(of: os.stat_result) -> tuple[int, int, int]:
+    return of.st_ino, of.st_size, of.st_mtime_ns
+
+
 def _open(new: str) -> int:
-    """The new file, locked: the lock goes when its owner is killed, so what is left unlocked is nobody's."""
+    """The new file, locked.  The lock goes if its owner is killed: an unlocked one is nobody's."""
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     while True:
         fd = os.open(new, flags, 0o600)
         try:
-            if fcntl is not None:
+            if sys.platform != "win32":  # there two runs at once are not kept apart
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(fd), os.stat(new)):
                 return fd
         except BlockingIOError:
             os.close(fd)
-            raise Refused("another run is writing this file") from None
+            raise NotReplaced("another run is writing this file") from None
         except FileNotFoundError:  # whoever had it has just put it in place
             pass
         except OSError:  # a file system without locks

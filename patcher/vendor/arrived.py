@@ -6,8 +6,8 @@ It may be hostile: no link in it is followed, no path may lead out of it, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import IO
 
 from patcher.core.problem import Problem
 
@@ -20,32 +20,55 @@ Wanted = Callable[[str], bool]  # whether the content of a file of this path is 
 
 @dataclass(frozen=True)
 class Arrived:
-    """What a source holds.  Paths are POSIX, relative to the source or to the one folder that holds all of an archive.
+    """What a source holds.  Paths are POSIX, relative to the source.
 
-    `origin` is the source in words that may be shown, `repository` its URL where it has one; `commit` is its full
-    name and `date` its day, both empty where they are not known.  An archive's commit is what it says of itself.
+    `origin` is the source in words that may be shown, `repository` its URL if it has one.  `commit`
+    is its full name and `date` its day, both empty if unknown.  An archive states its own commit.
     """
 
     kind: str  # folder, git or archive
     origin: str
     files: Mapping[str, bytes]  # what was wanted
-    paths: Sequence[str]  # everything that is a file
+    paths: Sequence[str]  # every file, sorted
     repository: str = ""
     commit: str = ""
     date: str = ""
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
 
 
-def limited(content: bytes, what: str) -> bytes:
-    if len(content) > SCRIPT:
-        raise unreadable(what, f"larger than {SCRIPT >> 20} MiB")
-    return content
+class Arriving:
+    """Collects the files of a source.  Its methods raise Problem at what is not taken."""
 
+    def __init__(self, source: str, wanted: Wanted) -> None:
+        self.source, self.wanted = source, wanted
+        self.files: dict[str, bytes] = {}
+        self.paths: set[str] = set()
+        self.entries = 0
 
-def unreadable(what: str, why: str, hint: str = "Nothing was written.") -> Problem:
-    return Problem(why, file=what, hint=hint, code=2)
+    def count(self, entries: int = 1) -> None:
+        """Call this for every file and folder, before it is read."""
+        self.entries += entries
+        if self.entries > ENTRIES:
+            hint = "Give the folder that holds the scripts."
+            raise self.refusal(f"more than {ENTRIES} files", hint)
 
+    def add(self, name: str, opened: Callable[[], IO[bytes] | None], size: int = 0) -> None:
+        """Add a file, read if it is wanted.  `size`, in bytes, is what the source states of it."""
+        if self.wanted(name):
+            content = b""
+            if size <= SCRIPT and (file := opened()):
+                with file:
+                    content = file.read(SCRIPT + 1)
+            if max(size, len(content)) > SCRIPT:
+                raise self.refusal(f"{name}: larger than {SCRIPT >> 20} MiB")
+            if name in self.files:
+                raise self.refusal(f"{name} is in it twice")
+            self.files[name] = content
+        self.paths.add(name)
 
-def refuse_link(source: Path, name: str, wanted: Wanted) -> None:
-    if wanted(name):
-        raise unreadable(str(source), f"{name} is a link, and links are not followed")
+    def pass_link(self, name: str) -> None:
+        if self.wanted(name):
+            raise self.refusal(f"{name} is a link, and links are not followed")
+
+    def refusal(self, why: str, hint: str = "Nothing was written.") -> Problem:
+        return Problem(why, file=self.source, hint=hint, code=2)

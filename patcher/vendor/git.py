@@ -1,4 +1,4 @@
-"""A git repository as a source: fetched without its history into a bare folder that is gone again afterwards.
+"""A git repository as a source: fetched without its history into a bare folder, which is removed.
 
 Nothing is checked out, so no hook, filter or submodule of the repository gets to run, and the bytes
 are those of the commit, whatever this machine does to line endings.
@@ -7,6 +7,7 @@ are those of the commit, whatever this machine does to line endings.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import signal
@@ -14,10 +15,13 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from patcher.core.problem import Problem, UsageError
-from patcher.vendor.arrived import ENTRIES, SCRIPT, Arrived, Wanted
+from patcher.vendor.arrived import Arrived, Arriving, Wanted
 
 QUIET = {  # it asks nobody anything; nor can it, without a terminal
     "GIT_TERMINAL_PROMPT": "0",
@@ -28,51 +32,23 @@ QUIET = {  # it asks nobody anything; nor can it, without a terminal
     "GIT_LFS_SKIP_SMUDGE": "1",
     "LC_ALL": "C",
 }
-OPTIONS = (
-    "core.hooksPath=/dev/null",
-    "credential.helper=",
-    "credential.interactive=false",
-    "gc.auto=0",
-)
+# What the user may say: how to get there, not what is meant.
+INHERITED = ("GIT_SSL", "GIT_SSH", "GIT_HTTP", "GIT_PROXY", "GIT_CONFIG")
+OPTIONS = ["-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0"]
+OPTIONS += ["-c", "credential.helper=", "-c", "credential.interactive=false"]
+FETCH = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-commit-graph"]
+PARSE = ["rev-parse", "--verify", "--quiet", "--end-of-options"]
 
 
 def is_repository(folder: Path) -> bool:
-    """Whether a folder is a work tree or a bare repository; git itself is not asked, as it would read its settings."""
-    bare = (
-        (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
-    )
-    return (folder / ".git").exists() or bare
-
-
-def commit_of(source: str, wanted: Wanted, rev: str | None, timeout: float) -> Arrived:
-    """The files of a commit: that of `rev` (a branch, a tag, a commit, also a shortened one), else of HEAD."""
-    if rev is not None and (not rev or rev.startswith("-") or re.search(r"[\s:]", rev)):
-        raise UsageError(f"--rev {rev}: expected a branch, a tag or a commit")
-    remote = not Path(source).exists() and is_url(source)
-    address = source if remote else str(Path(source).resolve())
-    with (
-        _Signals() as signals,
-        tempfile.TemporaryDirectory(prefix="patcher-", ignore_cleanup_errors=True) as folder,
-    ):
-        git = _Git(Path(folder), shown(source), address, timeout, signals)
-        git("init", "--quiet", "--bare", "--template=", ".")
-        commit = _commit(git, address, rev)
-        date = (
-            git("show", "--no-patch", "--no-show-signature", "--format=%cs", commit)
-            .decode()
-            .strip()
-        )
-        files, paths, notes = _content(git, commit, wanted)
-        if not remote:
-            notes += _differing(Path(source), files, rev)
-    repository = (
-        shown(source) if remote and not source.startswith("file:") else ""
-    )  # no path of this machine
-    return Arrived("git", shown(source), files, paths, repository, commit, date, notes)
+    """Whether a folder is a work tree or a bare repository; git is not asked: it reads settings."""
+    is_bare = (folder / "HEAD").is_file()
+    is_bare = is_bare and all((folder / name).is_dir() for name in ("objects", "refs"))
+    return is_bare or (folder / ".git").exists()
 
 
 def is_url(source: str) -> bool:
-    """Whether git would take this for an address, `scheme://...` or `host:path`; a drive letter is no host."""
+    """Whether git takes this for an address: `scheme://...` or `host:path`, not a drive letter."""
     return "://" in source or bool(re.match(r"([\w.-]+@)?[\w.-]{2,}:(?!\\)", source))
 
 
@@ -81,203 +57,185 @@ def shown(source: str) -> str:
     return re.sub(r"^(\w[\w+.-]*://)[^/@]*@", r"\1", source)
 
 
-def _commit(git: _Git, address: str, rev: str | None) -> str:
-    fetch = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-commit-graph"]
-    if rev is None or not re.fullmatch(
-        r"[0-9a-f]{4,39}", rev
-    ):  # a shortened name means nothing to the other side
+def commit_of(source: str, wanted: Wanted, rev: str | None, timeout: float) -> Arrived:
+    """The files of a commit: that of `rev` (a branch, a tag, a commit, shortened or not) or HEAD.
+
+    Raises Problem, also if git takes more than `timeout` seconds.
+    """
+    if rev is not None and (not rev or rev.startswith("-") or re.search(r"[\s:]", rev)):
+        raise UsageError(f"--rev {rev}: expected a branch, a tag or a commit")
+    is_remote = not Path(source).exists() and is_url(source)
+    git = _Git(shown(source), source if is_remote else str(Path(source).resolve()), timeout)
+    with (
+        git.ended_by_signals(),
+        tempfile.TemporaryDirectory(prefix="patcher-", ignore_cleanup_errors=True) as git.folder,
+    ):
+        git("init", "--quiet", "--bare", "--template=", ".")
+        commit = _commit(git, rev)
+        date = git.says("show", "--no-patch", "--no-show-signature", "--format=%cs", commit)
+        arriving = Arriving(git.source, wanted)
+        notes = _collect(git, commit, arriving)
+    if not is_remote and rev is None:
+        notes += _differing(Path(source), arriving.files)
+    is_public = is_remote and not source.startswith("file:")  # no path of this machine
+    repository = git.source if is_public else ""
+    files, paths = arriving.files, sorted(arriving.paths)
+    return Arrived("git", git.source, files, paths, repository, commit, date, notes)
+
+
+def _commit(git: _Git, rev: str | None) -> str:
+    # A shortened name means nothing to the other side.
+    if rev is None or not re.fullmatch(r"[0-9a-f]{4,39}", rev):
         try:
-            git(*fetch, "--depth=1", "--", address, rev or "HEAD")
-            return git("rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}").decode().strip()
-        except Problem as problem:
-            if rev is None or getattr(problem, "final", False):
+            git(*FETCH, "--depth=1", "--", git.address, rev or "HEAD")
+            return git.says(*PARSE, "FETCH_HEAD^{commit}")
+        except _Refused:
+            if rev is None:
                 raise
     heads = ["+HEAD:refs/patcher/HEAD", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]
-    git(*fetch, "--update-head-ok", "--", address, *heads)
+    git(*FETCH, "--update-head-ok", "--", git.address, *heads)
     git("update-ref", "--no-deref", "HEAD", "refs/patcher/HEAD")
     try:
-        return (
-            git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}")
-            .decode()
-            .strip()
-        )
-    except Problem as problem:
-        if getattr(problem, "final", False):
-            raise
+        return git.says(*PARSE, f"{rev}^{{commit}}")
+    except _Refused:
         raise UsageError(f"--rev {rev}: {git.source} has no such branch, tag or commit") from None
 
 
-def _content(
-    git: _Git, commit: str, wanted: Wanted
-) -> tuple[dict[str, bytes], list[str], list[str]]:
-    files, paths, modules = {}, [], []
+def _collect(git: _Git, commit: str, arriving: Arriving) -> list[str]:
+    """Read what is wanted of a commit, and return notes for the user."""
+    modules = []
     entries = git("ls-tree", "-r", "-z", "--full-tree", "--long", commit).split(b"\0")[:-1]
-    if len(entries) > ENTRIES:
-        raise Problem(f"more than {ENTRIES} files", file=git.source, code=2)
+    arriving.count(len(entries))
     for entry in entries:
         what, _, path = entry.partition(b"\t")
-        mode, kind, name, size = what.split()
-        inside = path.decode("utf-8", "replace")
-        if kind == b"commit":
-            modules.append(inside)
-        elif mode == b"120000":
-            if wanted(inside):
-                raise Problem(
-                    f"{inside} is a link, and links are not followed", file=git.source, code=2
-                )
+        mode, kind, blob, size = what.decode().split()
+        name = path.decode("utf-8", "replace")
+        if kind == "commit":
+            modules.append(name)
+        elif mode == "120000":
+            arriving.pass_link(name)
         else:
-            paths.append(inside)
-            if wanted(inside):
-                if int(size) > SCRIPT:
-                    raise Problem(
-                        f"{inside}: larger than {SCRIPT >> 20} MiB", file=git.source, code=2
-                    )
-                files[inside] = git("cat-file", "blob", name.decode())
-    return (
-        files,
-        paths,
-        [f"submodules, which are not fetched: {', '.join(modules)}"] if modules else [],
-    )
+            arriving.add(name, partial(git.blob, blob), int(size))
+    return [f"submodules, which are not fetched: {', '.join(modules)}"] if modules else []
 
 
-def _differing(folder: Path, files: dict[str, bytes], rev: str | None) -> list[str]:
+def _differing(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     """What a user who has edited a work tree but committed nothing has to know."""
     named = []
-    for name, content in files.items() if rev is None else ():
+    for name, content in files.items():
         with contextlib.suppress(OSError):
-            if (folder / name).read_bytes().replace(b"\r\n", b"\n") != content.replace(
-                b"\r\n", b"\n"
-            ):
-                named.append(name)
-    return (
-        [f"the work tree differs, and the last commit is what counts: {', '.join(named)}"]
-        if named
-        else []
-    )
+            here, committed = (
+                text.replace(b"\r\n", b"\n") for text in ((folder / name).read_bytes(), content)
+            )
+            named += [name] if here != committed else []
+    what = f"the work tree differs, and the last commit is what counts: {', '.join(named)}"
+    return [what] if named else []
+
+
+class _Refused(Problem):
+    """What git says to one command; another one may work."""
 
 
 class _Git:
     """Runs git in one folder, all runs together within a time limit in seconds."""
 
-    def __init__(self, folder: Path, source: str, address: str, timeout: float, signals: _Signals):
-        self.signals = signals
-        self.folder, self.source, self.address, self.timeout = folder, source, address, timeout
+    folder: str
+    ended_by: int | None = None  # a signal
+    process: subprocess.Popen[bytes] | None = None
+
+    def __init__(self, source: str, address: str, timeout: float) -> None:
+        self.source, self.address, self.timeout = source, address, timeout
         self.until = time.monotonic() + timeout
-        ours = (
-            "GIT_SSL",
-            "GIT_SSH",
-            "GIT_HTTP",
-            "GIT_PROXY",
-            "GIT_CONFIG",
-        )  # how to get there, not what is meant
         inherited = {
-            name: v
-            for name, v in os.environ.items()
-            if not name.startswith("GIT_") or name.startswith(ours)
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(INHERITED) or not name.startswith("GIT_")
         }
-        self.environment = {**inherited, **QUIET, "GIT_DIR": str(folder)}
+        self.environment = {**inherited, **QUIET}
 
     def __call__(self, *arguments: str) -> bytes:
-        options = [part for option in OPTIONS for part in ("-c", option)]
-        self.signals.held = True
         try:
-            process = subprocess.Popen(
-                ["git", *options, *arguments],
+            self.process = subprocess.Popen(
+                ["git", *OPTIONS, *arguments],
                 cwd=self.folder,
-                env=self.environment,
+                env={**self.environment, "GIT_DIR": self.folder},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # git starts helpers, which have to end with it
             )
         except OSError:
-            raise self._failed(
-                "git is not installed", "Install git, or give a folder or an archive."
-            ) from None
-        finally:
-            self.signals.held = False
+            hint = "Install git, or give a folder or an archive."
+            raise self._problem("git is not installed", hint) from None
         try:
-            self.signals.end()
-            out, err = process.communicate(timeout=max(0.0, self.until - time.monotonic()))
+            if self.ended_by:  # before the process was known
+                self._kill()
+            out, err = self.process.communicate(timeout=max(0.0, self.until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise self._failed(
-                f"no answer within {self.timeout:g} seconds",
-                "Try again later, or with a larger --timeout.",
-            ) from None
+            why = f"no answer within {self.timeout:g} seconds"
+            hint = "Try again later, or with a larger --timeout."
+            raise self._problem(why, hint) from None
         finally:
-            if process.poll() is None:
-                _kill(process)
-        if process.returncode:
-            advice = _advice(err)
-            raise self._failed(
-                self._reason(err), advice or "Is this the right address?", final=bool(advice)
-            )
+            if self.process.poll() is None:
+                self._kill()
+                self.process.communicate()
+        if self.ended_by:
+            raise KeyboardInterrupt
+        if self.process.returncode:
+            raise self._refusal(err.decode("utf-8", "replace"))
         return out
 
-    def _reason(self, err: bytes) -> str:
-        text = err.decode("utf-8", "replace").replace(self.address, self.source)
-        user = re.match(r"\w[\w+.-]*://([^/@]*@)", self.address)
-        text = text.replace(user[1], "") if user else text
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        said = next(
-            (line for line in lines if line.startswith("fatal:")),
-            lines[-1] if lines else "git failed",
-        )
-        return f"git says: {said.removeprefix('fatal: ')}"
+    def says(self, *arguments: str) -> str:
+        return self(*arguments).decode().strip()
 
-    def _failed(self, why: str, hint: str, final: bool = True) -> Problem:
-        problem = Problem(why, file=self.source, hint=hint, code=2)
-        problem.final = final  # another command would fail in the same way
-        return problem
+    def blob(self, name: str) -> IO[bytes]:
+        return io.BytesIO(self("cat-file", "blob", name))
 
+    @contextlib.contextmanager
+    def ended_by_signals(self) -> Iterator[None]:
+        """Let SIGTERM, by which a CI job is ended, and Ctrl-C end git first, and then this run."""
 
-def _advice(err: bytes) -> str:
-    """What git itself says to do with a repository that belongs to somebody else."""
-    found = re.search(
-        r"^\s*(git config .*safe\.directory .*)$", err.decode("utf-8", "replace"), re.MULTILINE
-    )
-    return f"It belongs to another user. If you trust that one: {found[1]}" if found else ""
+        def end(number: int, frame: object) -> None:
+            self.ended_by = number
+            self._kill()
 
+        # Not if somebody else handles them.
+        usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+        is_main = threading.current_thread() is threading.main_thread()
+        found = {number: signal.getsignal(number) for number in usual}
+        before = {n: how for n, how in found.items() if is_main and how is usual[n]}
+        try:
+            for number in before:
+                signal.signal(number, end)
+            yield
+        finally:
+            for number, how in before.items():
+                signal.signal(number, how)
+            if self.ended_by:
+                signal.raise_signal(self.ended_by)
 
-def _kill(process: subprocess.Popen) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    process.communicate()
+    def _kill(self) -> None:
+        """End git and its helpers, if it still runs."""
+        if self.process and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if hasattr(os, "killpg"):
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                else:
+                    self.process.kill()
 
+    def _refusal(self, text: str) -> Problem:
+        # Git itself says what to do with a repository of somebody else.
+        advice = re.search(r"^\s*(git config .*safe\.directory .*)$", text, re.MULTILINE)
+        text = text.replace(self.address, self.source)
+        if user := re.match(r"\w[\w+.-]*://([^/@]*@)", self.address):
+            text = text.replace(user[1], "")
+        lines = [line.strip() for line in text.splitlines() if line.strip()] or ["git failed"]
+        said = next((line for line in lines if line.startswith("fatal:")), lines[-1])
+        why = f"git says: {said.removeprefix('fatal: ')}"
+        if advice:
+            hint = f"It belongs to another user. If you trust that one: {advice[1]}"
+            return self._problem(why, hint)
+        return self._problem(why, "Is this the right address?", _Refused)
 
-class _Signals:
-    """Lets SIGTERM, by which a CI job is ended, and Ctrl-C end the run with an exception: git too, the folder removed.
-
-    Not between the start of a process and the moment at which we know it, or it would outlive us.
-    """
-
-    def __init__(self):
-        self.held, self.came = False, None
-
-    def __enter__(self) -> _Signals:
-        ours = {
-            signal.SIGTERM: signal.SIG_DFL,
-            signal.SIGINT: signal.default_int_handler,
-        }  # else it is not for us
-        main = threading.current_thread() is threading.main_thread()
-        self.before = {n: how for n, how in ours.items() if main and signal.getsignal(n) is how}
-        for number in self.before:
-            signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_) -> None:
-        for number, how in self.before.items():
-            signal.signal(number, how)
-
-    def _handle(self, number: int, frame) -> None:
-        self.came = number
-        if not self.held:
-            self.end()
-
-    def end(self) -> None:
-        """Raise what one that has come means."""
-        if self.came is not None:
-            raise KeyboardInterrupt if self.came == signal.SIGINT else SystemExit(128 + self.came)
+    def _problem(self, why: str, hint: str, kind: type[Problem] = Problem) -> Problem:
+        return kind(why, file=self.source, hint=hint, code=2)

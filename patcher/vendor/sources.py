@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
+from typing import IO
 
-from patcher.core.problem import UsageError
+from patcher.core.problem import Problem, UsageError
 from patcher.vendor import archive, git
-from patcher.vendor.arrived import (
-    ENTRIES,
-    SCRIPT,
-    Arrived,
-    Wanted,
-    limited,
-    refuse_link,
-    unreadable,
-)
+from patcher.vendor.arrived import Arrived, Arriving, Wanted
 
 
 def fetch(source: str, wanted: Wanted, rev: str | None = None, timeout: float = 120) -> Arrived:
-    """Read the files that are `wanted` from `source`; a git repository is read at `rev`, or at its HEAD.
+    """Read the files that are `wanted` from `source`; a git repository at `rev`, or at its HEAD.
 
-    Raises Problem with code 2 where that is not possible, or took longer than `timeout` seconds.
+    Raises Problem with code 2 if that is not possible, or took longer than `timeout` seconds.
     """
     path = Path(source)
+    if path.is_dir() and git.is_repository(path):
+        return git.commit_of(source, wanted, rev, timeout)
     if not path.exists() and git.is_url(source):
         if re.match(r"https?://.*\.(zip|tar|tgz|tar\.\w+)$", source):
             raise UsageError(f"{source}: an archive is read from a file: download it first")
-        return git.commit_of(source, wanted, rev, timeout)
-    if path.is_dir() and git.is_repository(path):
         return git.commit_of(source, wanted, rev, timeout)
     if rev is not None:
         raise UsageError(f"--rev {rev}: {source} is not a git repository")
@@ -39,30 +33,26 @@ def fetch(source: str, wanted: Wanted, rev: str | None = None, timeout: float = 
         if path.is_file():
             return archive.read(path, wanted)
     except OSError as error:
-        raise unreadable(source, error.strerror or str(error)) from None
+        raise Problem(error.strerror or str(error), file=source, code=2) from None
     raise UsageError(f"{source}: there is no such folder, repository or archive")
 
 
 def _folder(folder: Path, wanted: Wanted) -> Arrived:
-    files, paths, seen = {}, [], 0
+    arriving = Arriving(str(folder), wanted)
     for place, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = sorted(name for name in folders if name[0] != "." and name != "__pycache__")
-        seen += len(folders) + len(names)
-        if seen > ENTRIES:
-            raise unreadable(
-                str(folder), f"more than {ENTRIES} files", "Give the folder that holds the scripts."
-            )
-        for name in sorted(names):
-            path = Path(place, name)
+        arriving.count(len(folders) + len(names))
+        for path in sorted(Path(place, name) for name in names):
             inside = path.relative_to(folder).as_posix()
             if path.is_symlink():
-                refuse_link(folder, inside, wanted)
+                arriving.pass_link(inside)
             elif path.is_file():
-                paths.append(inside)
-                if wanted(inside):
-                    with path.open("rb") as file:
-                        files[inside] = limited(file.read(SCRIPT + 1), f"{folder}: {inside}")
-    return Arrived("folder", folder.as_posix(), files, paths)
+                arriving.add(inside, partial(_open, path))
+    return Arrived("folder", folder.as_posix(), arriving.files, sorted(arriving.paths))
+
+
+def _open(path: Path) -> IO[bytes]:
+    return path.open("rb")
 
 
 def _raise(error: OSError) -> None:

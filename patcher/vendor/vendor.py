@@ -33,7 +33,7 @@ def take_in(
     accept_licence: bool = False,
     timeout: float = 120,
 ) -> Vendored:
-    """What every series says to another upstream; with `write`, and if nothing is in the way, take it in.
+    """What every series says to another upstream; with `write`, take it in if all agree.
 
     An obsolete patch is in the way like a stale one: the series has to be edited, and `check` would
     say so for ever.  `path` is the folder in `source`, `timeout` the seconds that git may take.
@@ -44,9 +44,8 @@ def take_in(
     folder = project.upstream
     if write:
         if project.is_installed:
-            raise UsageError(
-                f"{folder}: came with the installed patcher and is not written: work in a checkout"
-            )
+            why = "came with the installed patcher and is not written: work in a checkout"
+            raise UsageError(f"{folder}: {why}")
         store.repair(folder)
     scripts, problems = upstream.verify(folder)
     names = ("LICENSE", "lock.json", *scripts)
@@ -69,29 +68,25 @@ def take_in(
         summary = clean if set(renewed) & set(scripts) else same
         summary += f"; --write would write {', '.join(renewed)}" if renewed else ""
     else:
-        changed = store.write(
-            folder, judged.files, {}, refuse=_changed_since(before), command="vendor"
-        )
+        refuse = _changed_since(before)
+        changed = store.write(folder, judged.files, {}, refuse=refuse, command="vendor")
         wrote = f"wrote {', '.join(changed)}. {judgement.what_check_says(judged)}"
         summary = wrote if changed else "nothing to do"
     return Vendored(judged, problems, changed, f"upstream/: {summary}")
 
 
-def _changed_since(seen: Mapping[str, bytes]) -> Callable:
-    """Refuse to replace what is not what was judged, nor links, which others may share."""
+def _changed_since(
+    seen: Mapping[str, bytes],
+) -> Callable[[Path, Mapping[str, bytes | None]], list[Problem]]:
+    """Refuse to replace what is not what was judged, and links, which others may share."""
 
     def refuse(folder: Path, files: Mapping[str, bytes | None]) -> list[Problem]:
         problems = []
         for name in files:
             path, file = folder / name, f"upstream/{name}"
             if path.is_symlink() or (path.exists() and path.stat().st_nlink > 1):
-                problems.append(
-                    Problem(
-                        "a link, which would be replaced by a file",
-                        file=file,
-                        hint="Put a copy there.",
-                    )
-                )
+                message, hint = "a link, which would be replaced by a file", "Put a copy there."
+                problems.append(Problem(message, file=file, hint=hint))
             elif (path.read_bytes() if path.exists() else None) != seen.get(name):
                 problems.append(Problem("changed while this ran", file=file, hint="Run it again."))
         return problems

@@ -1,6 +1,6 @@
 """What the built scripts call: a module a topic, with the options that it reads.
 
-A built script and its copy of this folder belong together.  Both say in their first lines of which
+A built script and its copy of this folder belong together. Both say in their first lines of which
 build they are; a folder of another one is refused when the script imports it.
 """
 

@@ -27,7 +27,7 @@ PATHS = ("data", "output_dir", "resume")
 
 
 def check(args):
-    """End in one line, before anything has started, if the command line asks for what cannot be.
+    """End in one line, before anything has started, if an option makes no sense.
 
     A shell leaves `--data=~/x` as it is, so here ~ becomes the home folder.
     """
@@ -38,7 +38,7 @@ def check(args):
         value = getattr(args, option.replace("-", "_"), None)
         if value is not None and not least <= value <= most:
             found = str(value).removesuffix(".0")  # -1 as it was given, not -1.0
-            exit_with_error(f"--{option} {found}: expected {least} to {most}")
+            exit_with_error(f"--{option}: expected {least} to {most}, found {found}")
     check_epochs(args)
 
 

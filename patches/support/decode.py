@@ -38,11 +38,11 @@ def new_list():
 
 
 def skipping(skip: int):
-    """A loader for ImageFolder that goes on where up to `skip` images of the job are bad."""
+    """A loader for ImageFolder that goes on if up to `skip` images of the job are bad."""
     return functools.partial(load_image, skip=skip)
 
 
-def load_image(path, skip=0):
+def load_image(path: str, skip: int = 0) -> Image.Image:
     """The image in a file, as RGB; RuntimeError with the file's name if it cannot be decoded.
 
     The job may have up to `skip` such files. For each of them comes the next image of the folder,
@@ -63,7 +63,7 @@ def load_image(path, skip=0):
     raise RuntimeError(f"{shown(folder)}: no image in this folder can be decoded")
 
 
-def read(path):
+def read(path: str) -> Image.Image:
     """The image in a file as torchvision reads it, and grey ones of 16 bits scaled to 8.
 
     Pillow clips numbers over 255 instead: such images would be white all over, and fractions black.
@@ -78,7 +78,7 @@ def read(path):
         plain = image.mode.startswith("I;16") and (tags.get(258), tags.get(262)) == ((16,), 1)
         if image.mode == "F" or not (plain or image.format in ("PNG", "PPM")):
             kind = f"{image.format} of mode {image.mode}"
-            raise ValueError(f"{kind}: it is not clear which number is white, convert it to 8 bits")
+            raise ValueError(f"{kind}: it is not clear which number is white; convert it to 8 bits")
         # The high byte, as Pillow does in colour.
         return image.convert("I").point(lambda value: value * (1 / 256)).convert("RGB")
 
@@ -106,17 +106,17 @@ def note_bad_image(path, error, skip):
     print(line, file=sys.stderr, flush=True)
 
 
-def names_in(file) -> set:
+def names_in(file) -> "set[bytes]":
     """The names in an open list."""
     file.seek(0)
     return {line.partition(b"\t")[0] for line in file.read().split(b"\n") if line}
 
 
-def escaped(path) -> bytes:
+def escaped(path: str) -> bytes:
     """The bytes of a path, which need not be text, without those that a line and its tab need."""
     return re.sub(rb"[\0-\x1f\x7f\\]", lambda one: b"\\x%02x" % one[0][0], os.fsencode(path))
 
 
-def shown(path) -> str:
+def shown(path: str) -> str:
     """A path as a message can have it, on one line."""
     return escaped(path).decode(errors="backslashreplace")

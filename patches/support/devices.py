@@ -3,6 +3,7 @@
 import collections
 import datetime
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,7 +30,7 @@ def add_options(parser):
     )
 
 
-def device_kind(name):
+def device_kind(name: "str | None") -> "tuple[str, int]":
     """The kind of device to use and how many this process sees; the CPU has no number, so 0."""
     accelerator = getattr(torch, "accelerator", None)
     if name is None and torch.cuda.device_count() > 0:
@@ -39,7 +40,7 @@ def device_kind(name):
     if name in (None, "cpu"):
         return "cpu", 0
     kind, _, number = name.partition(":")
-    module = torch.cuda if kind == "cuda" else getattr(torch, kind, None)
+    module: Any = torch.cuda if kind == "cuda" else getattr(torch, kind, None)
     if number:
         exit_with_error(
             f"--device {name}: expected a kind of device, such as {kind}; for this one alone set "
@@ -53,7 +54,7 @@ def device_kind(name):
     return kind, count
 
 
-def select_device(name, index, processes=1) -> torch.device:
+def select_device(name: "str | None", index: int, processes: int = 1) -> torch.device:
     """Device number `index`, made current; `processes` on this host want one each."""
     kind, count = device_kind(name)
     if kind == "cpu":
@@ -87,7 +88,7 @@ def init_process_group(device: torch.device, timeout: float):
     """
     # The watch over the ranks knows more, so it speaks first. Rank 0 may look at a lock meanwhile.
     wait = max(timeout, owner.PATIENCE) + 20
-    options = {"timeout": datetime.timedelta(seconds=wait)}
+    options: dict[str, Any] = {"timeout": datetime.timedelta(seconds=wait)}
     if job.store() is not None:
         options.update(store=job.store(), rank=ranks.rank(), world_size=ranks.world_size())
     if device.type == "cuda":
@@ -96,19 +97,19 @@ def init_process_group(device: torch.device, timeout: float):
         dist.init_process_group(backend="gloo" if device.type == "cpu" else None, **options)
 
 
-def home(args, gpus) -> torch.device:
+def home(args, gpus: "list[int]") -> torch.device:
     """The device that holds the model: the first of `gpus`, or any other if there are none."""
     if gpus and args.device in (None, "cuda"):
         return select_device("cuda", gpus[0])
     return select_device(args.device, 0)
 
 
-def ids(device: torch.device):
+def ids(device: torch.device) -> "list[torch.device] | None":
     """The `device_ids` for DistributedDataParallel: this one device; None on the CPU."""
     return [device] if device.type == "cuda" else None
 
 
-def data_parallel(model, gpus, device):
+def data_parallel(model: nn.Module, gpus: "list[int]", device: torch.device) -> nn.Module:
     """The model on `gpus`; on another device the same model, also under the name `module`."""
     if device.type == "cuda":
         return nn.DataParallel(model, device_ids=gpus, output_device=gpus[0])

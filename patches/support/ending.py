@@ -6,13 +6,14 @@ import multiprocessing
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 PATIENCE = 10  # seconds: what is to be done may wait for another rank, too
 
-_duties = []
+_duties: "list[Callable[[], object]]" = []
 
 
-def at_end(duty):
+def at_end(duty: "Callable[[], object]"):
     """Have `duty()` called once when this process ends, unless it is killed; the last one first."""
     if not _duties:
         atexit.register(perform)

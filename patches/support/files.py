@@ -12,8 +12,9 @@ from .terminal import exit_with_error, warn
 
 SLOW = 15  # seconds
 
-sizes = {}  # of the files that are appended to, by name
-_own, _slow = {}, []
+sizes: "dict[str, int]" = {}  # of the files that are appended to, by name
+_own: "dict[str, tuple[int, ...] | None]" = {}  # by path, the signature of what this process knows
+_slow: "list[str]" = []
 
 
 def add_options(parser):
@@ -104,11 +105,12 @@ def is_own(path) -> bool:
     return found is None or found == _own.get(os.path.realpath(path))
 
 
-def signature(path):
+def signature(path) -> "tuple[int, ...] | None":
     """What tells a file from another one of its name; None if there is none."""
     with contextlib.suppress(FileNotFoundError):
         found = os.stat(path)
         return found.st_ino, found.st_size, found.st_mtime_ns
+    return None
 
 
 @contextlib.contextmanager
@@ -131,8 +133,8 @@ def cut(path, size: float):
     if found > size:
         with atomic_write(path) as temporary:
             shutil.copyfile(path, temporary)
-            os.truncate(temporary, size)
-    sizes[path] = min(found, size)
+            os.truncate(temporary, int(size))
+    sizes[path] = int(min(found, size))
 
 
 def remove_begun(names):

@@ -7,15 +7,15 @@ from torchvision import datasets
 
 from .terminal import exit_with_error, warn
 
-LAYOUT = "expected DIR/train/CLASS/ and DIR/val/CLASS/, images in each"
+LAYOUT = "expected images under DIR/train/CLASS/ and DIR/val/CLASS/"
 # What notebooks, macOS and file servers keep beside the images, or what nobody sees.
 HIDDEN = re.compile(r"/(\.[^/]*|(@eaDir|@Recycle|#recycle|#snapshot|__MACOSX)(?=/))")
 
 
-def class_names(folder) -> list:
+def class_names(folder: str) -> "list[str]":
     """The names of the folders in `folder`, in the order in which ImageFolder numbers them.
 
-    None at all if `folder` is not a folder.
+    No names if `folder` is not a folder.
     """
     if not os.path.isdir(folder):
         return []
@@ -39,8 +39,8 @@ def check(args):
         warn(f"{folder}: no images of {count} in train/: {some}")
 
 
-def checked_classes(folder) -> list:
-    """The class names in `folder`, of which each has an image; it ends in one line otherwise."""
+def checked_classes(folder: str) -> "list[str]":
+    """The class names in `folder`; ends the run in one line unless each has an image."""
     names = class_names(folder)
     hidden = [name for name in names if HIDDEN.match(f"/{name}/")]
     if hidden:
@@ -66,7 +66,7 @@ def relabel_like(dataset, training):
     """Give `dataset`, in place, the labels that `training` has for the same folder names.
 
     Both are ImageFolders. ImageFolder numbers what it finds, so a class that only `training` has
-    would shift the numbers of all after it. It ends in one line if images in either are hidden.
+    would shift the numbers of all after it. The run ends in one line if either has hidden images.
     """
     for images in (training, dataset):
         refuse_hidden(images)

@@ -14,12 +14,12 @@ def add_options(parser):
     )
 
 
-def gpu_ids(spec: str) -> list:
+def gpu_ids(spec: str) -> "list[int]":
     """The GPU ids in a string such as `0,2` or `0-3,7`, in the order given.
 
     Raises ValueError if it is not such a list, or if an id is in it twice.
     """
-    ids = []
+    ids: list[int] = []
     for part in spec.split(","):
         first, dash, last = part.strip().partition("-")
         last = last if dash else first
@@ -32,7 +32,7 @@ def gpu_ids(spec: str) -> list:
     return ids
 
 
-def select_gpus(spec, parser, visible: int, optional=False) -> list:
+def select_gpus(spec, parser, visible: int, optional=False) -> "list[int]":
     """The GPU ids that `--gpus` asks for, the home device first; all `visible` ones if it is None.
 
     Ends the program with one line and status 2 if they cannot be had. If they are `optional`,

@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 import zlib
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -61,7 +62,7 @@ def has_own_gpu() -> bool:
     return _has_own_gpu
 
 
-def note(args) -> dict:
+def note(args) -> "dict[str, Any]":
     """What this rank knows of the job: the host it is on, its GPU, and by name what must agree."""
     classes = class_names(os.path.join(args.data, "train"))
     names = zlib.crc32("\0".join(classes).encode("utf-8", "surrogateescape"))
@@ -86,7 +87,7 @@ def only_gpu() -> "str | None":
     return str(uuid or os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def judged(notes) -> list:
+def judged(notes) -> "list[dict[str, Any]]":
     """An answer for each rank, by what all of them have noted."""
     wrong = []
     for what, first in notes[0]["agreed"].items():
@@ -109,7 +110,7 @@ def judged(notes) -> list:
     return [{"wrong": why, "own_gpu": own[one["host"]]} for one in notes]
 
 
-def exchange(shared, mine: dict, timeout: float):
+def exchange(shared, mine: "dict[str, Any]", timeout: float):
     """(start, answer): an id of this start of the job, which all ranks get, and rank 0's answer.
 
     A launcher may start the ranks again on a store that still holds what those before have said.

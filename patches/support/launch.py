@@ -13,7 +13,7 @@ from . import ending, ranks, stop
 from .terminal import exit_with_error, print_once
 
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# What other launchers call these four, where they say them all.
+# What other launchers call these four, if they say them all.
 LAUNCHERS = {
     "Open MPI": [f"OMPI_COMM_WORLD_{n}" for n in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")],
     "MVAPICH2": [f"MV2_COMM_WORLD_{n}" for n in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")],
@@ -122,7 +122,7 @@ def join_slurm_step(env):
     counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", env["SLURM_STEP_TASKS_PER_NODE"])
     tasks = [count for count, hosts in counts for _ in range(int(hosts or 1))]
     first_host = r"([^,[]*)(?:\[([^],-]*)[^]]*\]([^,]*))?"
-    name = "".join(re.match(first_host, env["SLURM_STEP_NODELIST"]).groups(""))
+    name = "".join(re.findall(f"^{first_host}", env["SLURM_STEP_NODELIST"])[0])
     env.setdefault("MASTER_ADDR", name)
     env.setdefault("MASTER_PORT", str(15000 + int(env["SLURM_JOB_ID"]) % 15000))
     env.update(RANK=env["SLURM_PROCID"], WORLD_SIZE=env["SLURM_STEP_NUM_TASKS"])
@@ -186,7 +186,7 @@ def clean_exit():
     try:
         yield
     except SystemExit as ended:
-        ending.at_once(ended.code or 0)
+        ending.at_once(int(ended.code or 0))
     except BaseException:
         if ranks.world_size() > 1:
             # Another rank may have been stopped before the first step. Then the launcher stops

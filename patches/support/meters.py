@@ -12,7 +12,7 @@ from . import ranks
 from .terminal import exit_with_error
 
 
-def measured(value):
+def measured(value: torch.Tensor) -> torch.Tensor:
     """The mean over one batch as a number for a meter: a scalar tensor that stays on its device.
 
     To read it there would make the host wait. It is in double precision if the device has that,
@@ -44,7 +44,7 @@ def reduce(progress):
     return progress
 
 
-def sums_over_ranks(meters) -> list:
+def sums_over_ranks(meters) -> "list[list[float]]":
     """[sum, count] of each meter over all ranks, in double precision. Collective."""
     parts = ranks.gathered([(float(meter.sum), meter.count) for meter in meters])
     return [[sum(column) for column in zip(*of_ranks)] for of_ranks in zip(*parts)]
@@ -56,9 +56,9 @@ def total(progress):
     Call it once, after the loop: ranks may have different numbers of batches. Accuracies are made
     of whole hits again, so they are exact, however the images were split.
     """
-    for meter, (added, meter.count) in zip(progress.meters, sums_over_ranks(progress.meters)):
+    for meter, (added, count) in zip(progress.meters, sums_over_ranks(progress.meters)):
         meter.sum = 100.0 * round(added / 100) if meter.name.startswith("Acc") else added
-        meter.avg = meter.sum / max(meter.count, 1)
+        meter.count, meter.avg = count, meter.sum / max(count, 1)
 
 
 class FiniteCheck:
@@ -72,7 +72,8 @@ class FiniteCheck:
 
     def __init__(self, losses, model, optimizer, epoch: int):
         self.losses, self.model, self.optimizer, self.epoch = losses, model, optimizer, epoch
-        self.first, self.recent = 0, []
+        self.first = 0
+        self.recent: list[torch.Tensor | float] = []  # losses since the last line
 
     def check(self, step: int):
         """Call it in each step, after the meter's update and after the line, if there is one."""
@@ -97,7 +98,7 @@ def stop_unless_finite(losses, first: int, model, optimizer, epoch: int):
     ranks.
     """
     steps = enumerate(map(float, losses), first)
-    found = [(step, loss) for step, loss in steps if not math.isfinite(loss)]
+    found: list[tuple[float, float]] = [one for one in steps if not math.isfinite(one[1])]
     if not all(bool(torch.isfinite(tensor).all()) for tensor in model.state_dict().values()):
         found.append((math.inf, math.nan))  # later than any step
     found = sorted(part[0] for part in ranks.gathered(found[:1]) if part)

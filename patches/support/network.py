@@ -52,7 +52,7 @@ def check(args):
             fetch_weights(weights["IMAGENET1K_V1"])
 
 
-def why_wrong_head(args):
+def why_wrong_head(args) -> "str | None":
     """Why the weights for --pretrained cannot be evaluated on these data, in one line, or None."""
     known = len(models.get_model_weights(args.arch).IMAGENET1K_V1.meta["categories"])
     found, outputs = len(class_names(os.path.join(args.data, "train"))), classes(args)
@@ -82,7 +82,7 @@ def fetch_weights(weights):
         )
 
 
-def why_unusable(arch, outputs, training=True):
+def why_unusable(arch: str, outputs: int, training: bool = True) -> "str | None":
     """Why images of 224 x 224 and this loss cannot train, or evaluate, `arch`, or None.
 
     Some models have more outputs in training. Tried with the shapes alone, on the meta device.
@@ -111,14 +111,15 @@ def why_unusable(arch, outputs, training=True):
     return None
 
 
-def new_model(arch, outputs):
+def new_model(arch: str, outputs: int) -> nn.Module:
     """A model with random weights, without what torchvision warns of how they are drawn."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return models.get_model(arch, num_classes=outputs)
+        model: nn.Module = models.get_model(arch, num_classes=outputs)
+    return model
 
 
-def build(args, pretrained=False):
+def build(args, pretrained: bool = False) -> nn.Module:
     """The model `args.arch` with an output for each class, on the CPU.
 
     Its weights are random, or those that torchvision's `pretrained=True` has always meant. The
@@ -130,7 +131,7 @@ def build(args, pretrained=False):
     if not pretrained or not (ranks.is_first_on_host() or args.evaluate):
         return new_model(args.arch, outputs)
     weights = models.get_model_weights(args.arch).IMAGENET1K_V1
-    whole = models.get_model(args.arch, weights=weights)
+    whole: nn.Module = models.get_model(args.arch, weights=weights)
     if outputs == len(weights.meta["categories"]):
         return whole
     model = new_model(args.arch, outputs)
@@ -143,7 +144,7 @@ def build(args, pretrained=False):
     return model
 
 
-def unwrap(model):
+def unwrap(model: nn.Module) -> nn.Module:
     """The model without the wrappers for several devices and for compilation.
 
     A checkpoint has the keys of the model itself. A wrapper has nothing else in it: a model may
@@ -154,7 +155,7 @@ def unwrap(model):
     return model
 
 
-def for_validation(model):
+def for_validation(model: nn.Module) -> nn.Module:
     """The model in evaluation mode, as a checkpoint would hold it. Collective under DDP.
 
     In training each rank gathers running statistics of its own, and a checkpoint has those of
@@ -164,9 +165,10 @@ def for_validation(model):
     model.eval()
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return model
+    own: nn.Module = model.module
     for buffer in model.buffers():
         dist.broadcast(buffer, 0)
     # Loading processes are forked next. A thread of gloo that lets go of its last tensor just then
     # would leave a lock of Python 3.11 taken in them, and they would never begin.
     time.sleep(0.1)
-    return model.module
+    return own

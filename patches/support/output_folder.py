@@ -15,7 +15,7 @@ LOG = "dataparallel.csv"
 FILES = (PREVIOUS, BEST, LOG, decode.LIST, LAST)
 
 
-def here() -> list:
+def here() -> "list[str]":
     """The checkpoint files in the output folder, whole or not."""
     return [name for name in (LAST, PREVIOUS, BEST) if os.path.lexists(name)]
 
@@ -69,12 +69,13 @@ def take(model, args):
     return path, lack_of_room(model, path)
 
 
-def newest(trusted=False):
+def newest(trusted: bool = False) -> "tuple[str | None, list[str]]":
     """(path, lines): the whole checkpoint here that has come furthest, or None; what is broken.
 
     Only the run of the first whole one counts: another run's files may have come further.
     """
-    found, broken = [], []
+    found: list[tuple[tuple[int, int], object, str]] = []
+    broken: list[str] = []
     for path in here():
         try:
             state = saved.read(path, trusted)

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 import uuid
+from typing import Any
 
 from . import ending
 from .terminal import print_once
@@ -22,7 +23,7 @@ LOCK = "run.lock"
 BEAT, PATIENCE = 10, 60
 FIELDS = ("owner", "run", "host", "pid", "machine", "born", "since")
 
-_mine = None
+_mine: Any = None  # what this process has said in the lock
 _own = uuid.uuid4().hex[:8]  # two containers may have the same host name, and pid
 
 
@@ -37,7 +38,8 @@ def take() -> "str | None":
     OSError if the disk does not let it.
     """
     global _mine
-    me = dict.fromkeys(FIELDS, "unknown") | {"owner": uuid.uuid4().hex, "pid": os.getpid()}
+    me: dict[str, Any] = dict.fromkeys(FIELDS, "unknown")
+    me |= {"owner": uuid.uuid4().hex, "pid": os.getpid()}
     me |= {"host": socket.gethostname(), "machine": machine(), "born": born(os.getpid())}
     me["since"] = time.strftime("%Y-%m-%d %H:%M:%S")
     while not linked(me):
@@ -121,7 +123,7 @@ def written(me) -> str:
     return temporary
 
 
-def read() -> "dict | None":
+def read() -> "dict[str, Any] | None":
     """What the lock says; None if there is none. All is unknown if it is damaged."""
     try:
         with open(LOCK) as file:
@@ -143,7 +145,7 @@ def is_alive(there) -> bool:
     if there["machine"] == machine():
         now = born(there["pid"])
         if now != "running":
-            return now == there["born"]
+            return bool(now == there["born"])
     print_once(f"{LOCK} is of {there['host']}: looking for up to {PATIENCE} s if that job lives")
     seen, end = touched(), time.monotonic() + PATIENCE
     while seen and time.monotonic() < end:
@@ -155,7 +157,7 @@ def is_alive(there) -> bool:
 
 
 def touched():
-    """When the lock was touched. To open it first makes a network disk look anew."""
+    """When the lock was touched. To open it first makes a network disk look again."""
     with contextlib.suppress(FileNotFoundError), open(LOCK) as file:
         return os.fstat(file.fileno()).st_mtime_ns
 

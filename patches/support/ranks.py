@@ -4,6 +4,7 @@ torchrun says it in the environment; under other launchers `launch.join` sets th
 """
 
 import os
+from typing import Any
 
 import torch.distributed as dist
 
@@ -44,11 +45,11 @@ def is_first_on_host() -> bool:
     return local_rank() == 0 or local_world_size() == 1
 
 
-def gathered(value) -> list:
+def gathered(value) -> "list[Any]":
     """The values of all ranks, by rank; just this one without a process group. Collective."""
     if not has_process_group():
         return [value]
-    values = [None] * dist.get_world_size()
+    values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import uuid
+from typing import Any
 
 import torch.distributed as dist
 
@@ -13,16 +14,8 @@ from .network import unwrap
 from .terminal import print_once
 
 # The options that a checkpoint keeps.
-SETTINGS = (
-    "epochs",
-    "batch_size",
-    "lr",
-    "momentum",
-    "weight_decay",
-    "seed",
-    "num_classes",
-    "pretrained",
-)
+SETTINGS: "tuple[str, ...]" = ("epochs", "batch_size", "lr", "momentum", "weight_decay")
+SETTINGS += ("seed", "num_classes", "pretrained")
 
 
 class Run:
@@ -48,7 +41,7 @@ class Run:
         best = float(state.get("best_acc1", 0))
         self.best_acc1 = 0.0 if best > 100 else best  # upstream could save such numbers
 
-    def state(self) -> dict:
+    def state(self) -> "dict[str, Any]":
         """What a checkpoint after a whole epoch holds, but for `epoch` and `arch`.
 
         The run ends if the checkpoint of another one has taken the place of its own.
@@ -81,15 +74,15 @@ class Run:
         world = ranks.world_size()
         if self.images > world * (sampler_length - 1):  # all of them: the rest is padding
             return -(-sampler_length // batch_size)
-        return self.images // world // batch_size
+        return int(self.images // world // batch_size)
 
     def begin_epoch(self, epoch: int, loader, meters) -> int:
         """The number of the first step to train; the training `meters` go on from their sums."""
         self.epoch = epoch
         first = self.first_step(len(loader.sampler), loader.batch_size)
         if first and ranks.is_rank_zero():
-            for meter, (meter.sum, meter.count) in zip(meters, self.sums):
-                meter.avg = meter.sum / max(meter.count, 1)
+            for meter, (total, count) in zip(meters, self.sums):
+                meter.sum, meter.count, meter.avg = total, count, total / max(count, 1)
         self.reached(epoch, first, meters)
         return first
 

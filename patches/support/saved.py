@@ -6,6 +6,7 @@ What a checkpoint holds is said in `checkpoint`.
 import os
 import re
 import zipfile
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ FORMAT = 1
 FOREIGN = ("epoch", "arch", "state_dict", "best_acc1", "optimizer")  # of other scripts' checkpoints
 
 
-def read(path, trusted=False) -> dict:
+def read(path: str, trusted: bool = False) -> "dict[str, Any]":
     """What a checkpoint holds. ValueError says why the file is none; another format ends the run.
 
     Tensors are mapped, not read before they are used. Code in the file runs only if it is
@@ -78,7 +79,7 @@ def read_for(path, args):
     return state, None
 
 
-def load_weights(model, state, path):
+def load_weights(model: torch.nn.Module, state, path: str):
     """Load the weights of a checkpoint, whatever wrappers the saved model had."""
     own = unwrap(model).state_dict()
     weights = strip_wrappers(state["state_dict"], own)
@@ -94,7 +95,7 @@ def load_weights(model, state, path):
     unwrap(model).load_state_dict(weights)
 
 
-def strip_wrappers(weights, own) -> dict:
+def strip_wrappers(weights: "dict[str, Any]", own: "dict[str, Any]") -> "dict[str, Any]":
     """Weights under the names that the model's `own` have, if wrappers have only prefixed them.
 
     All names have the prefix of a wrapper. A layer of the model may have such a name, too.
@@ -119,21 +120,21 @@ def load_optimizer(optimizer, state):
         group.update(settings)
 
 
-def changes(state, args) -> list:
+def changes(state, args) -> "list[str]":
     """What is not in a checkpoint, or is other than on the command line: a phrase for each."""
     found = []
     if "optimizer" not in state:
         found.append("there is no optimizer in it: its momentum starts at zero")
     if state["best_acc1"] > 100:
-        found.append(f"ignored: its best Acc@1, {float(state['best_acc1']):.3f}, is above 100 %")
+        found.append(f"its best Acc@1 {float(state['best_acc1']):.3f} is ignored: above 100 %")
     world, settings = ranks.world_size(), state.get("args", {})
     old = dict(settings, world_size=state.get("world_size", world))
     new = dict(vars(args), world_size=world)
     for values in (old, new):
         values["global_batch"] = values.get("batch_size", 0) * values["world_size"]
-    for name in ("world_size", "global_batch", "lr", "momentum", "weight_decay"):
-        if name in old and settings and old[name] != new[name]:
-            found.append(f"{name} was {old[name]}, is {new[name]}")
+    told = ("world_size", "global_batch", "lr", "momentum", "weight_decay")
+    other = [name for name in told if name in old and settings and old[name] != new[name]]
+    found += [f"{name} was {old[name]}, is {new[name]}" for name in other]
     if args.seed is not None and state.get("seed", args.seed) != args.seed:
         found.append(f"seed stays {state['seed']}, not {args.seed}")
     if state["epoch"] >= args.epochs and not args.evaluate:

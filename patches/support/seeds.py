@@ -27,9 +27,9 @@ def derived(*parts) -> int:
     return random.Random(" ".join(map(str, parts))).getrandbits(63)
 
 
-def draw(seed) -> int:
+def draw(seed: "int | None") -> int:
     """The seed of the job: `seed`, or if that is None a number that rank 0 draws. Collective."""
-    return ranks.broadcast(random.SystemRandom().getrandbits(31) if seed is None else seed)
+    return int(ranks.broadcast(random.SystemRandom().getrandbits(31) if seed is None else seed))
 
 
 def seed_step(run, epoch: int, step: int):
@@ -57,7 +57,7 @@ def seed_step(run, epoch: int, step: int):
         module.default_generators[index].manual_seed(own)
 
 
-class SamplesLeft(torch.utils.data.Sampler):
+class SamplesLeft(torch.utils.data.Sampler[tuple[int, tuple[int, int]]]):
     """The samples of `sampler` that epoch `run.epoch` has left: pairs (index, (seed, epoch)).
 
     `seed` is `run.seed`. Order and augmentation follow from these three numbers alone, whichever
@@ -87,7 +87,7 @@ def shuffled(images, run) -> SamplesLeft:
     return SamplesLeft(torch.utils.data.RandomSampler(images), run)
 
 
-class SeededImages(torch.utils.data.Dataset):
+class SeededImages(torch.utils.data.Dataset[object]):
     """The data set `images`, indexed by (index, (seed, epoch)): each sample has a seed of its own.
 
     The seed is derived here, so by the loading processes: it takes 6 microseconds a sample, and the

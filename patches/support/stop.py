@@ -16,7 +16,7 @@ from .watch import Watch
 NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STATUS = 75  # EX_TEMPFAIL: to be run again
 
-_watch = None
+_watch: "Watch | None" = None
 _presses, _pressed = 0, float("-inf")
 
 
@@ -49,7 +49,7 @@ def catch_signals():
     threading.Thread(target=listen, args=(hears, tells), daemon=True).start()
 
 
-def numbers() -> list:
+def numbers() -> "list[int]":
     """The signals in NAMES that this system has."""
     return [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from typing import Any
 
 import torch.distributed as dist
 
@@ -30,8 +31,8 @@ def shared_store():
             if host in ("127.0.0.1", "::1"):  # MASTER_ADDR names this host itself
                 host = place[0]
         store = dist.TCPStore(host, 0, None, True, patience, wait_for_workers=False)
-    place = ranks.broadcast(store and (store.host, store.port))
-    return store or dist.TCPStore(*place, None, False, patience)
+    host, port = ranks.broadcast(store and (store.host, store.port))
+    return store or dist.TCPStore(host, port, None, False, patience)
 
 
 class Watch:
@@ -41,25 +42,27 @@ class Watch:
     would leave the others waiting. To ask all of them in each step would hold up each step; and a
     host runs ahead of its GPU, so its own step does not tell the steps of the other ranks.
 
-    So a thread of each rank looks into a store that all share, once a second. When one of them
-    wants to stop, each thread writes down at which piece of work its rank is, and its rank does
-    not begin another until all have done so. Then all go on to the furthest of these, which none
-    can have passed. A piece is a step of training, or a validation until its numbers are
-    exchanged, or what comes from there to the next epoch.
+    So a thread of each rank looks into a store that all share, once a second:
+
+    1. A rank that wants to stop says so in the store.
+    2. Each thread sees that, and writes down at which piece of work its rank is.
+    3. Its rank begins no other piece until all threads have done so.
+    4. All ranks go on to the furthest piece, which none can have passed, and stop after it.
+
+    A piece is a step of training, a validation until its numbers are exchanged, or what comes from
+    there to the next epoch.
     """
 
     def __init__(self, timeout: float):
         self.timeout = timeout
-        self.piece, self.last = 0, None  # where the rank is; after which piece all stop
+        self.piece = self.last = 0  # where the rank is; after which piece all stop, once settled
         self.told = False
         self.beats = self.ticks = 0  # they grow while the rank is getting on, its thread alive
         self.heard = time.monotonic()  # when the store last answered
         self.asked, self.settled, self.over = (threading.Event() for _ in range(3))
         self.lock = threading.Lock()
         self.rank, self.world = ranks.rank(), ranks.world_size()
-        self.store = None
-        if self.world > 1:
-            self.store = shared_store()
+        self.store: Any = shared_store() if self.world > 1 else None
         self.threads = [threading.Thread(target=self.listen), threading.Thread(target=self.guard)]
         for thread in self.threads:
             thread.daemon = True
@@ -167,7 +170,7 @@ class Watch:
         """Whether a call of the store is sure to end: it hangs while rank 0 stands still."""
         return time.monotonic() - self.heard < 5
 
-    def give_up(self, why):
+    def give_up(self, why: str):
         """End this process from a thread: its main one may wait for ever. The job ends with it."""
         if self.over.wait(min(2 * self.rank, 10)):
             return  # it has ended by itself

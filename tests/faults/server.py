@@ -1,22 +1,28 @@
-"""Runs jobs of a training script, each of several ranks, without the seconds that importing torch takes.
+"""Runs jobs of training scripts, each of several ranks, without the seconds of importing torch.
 
-    PYTHONPATH=tests/faults python tests/faults/server.py build/distributed.py
+    PYTHONPATH=tests/faults python tests/faults/server.py
 
-Torch is imported once, and each rank is a fork of this process. A line of JSON on standard input starts a job:
+Torch is imported once, and each rank is a fork of this process. A line of JSON on standard input
+starts a job:
 
-    {"id": 7, "ranks": 2, "argv": [...], "env": {...}, "logs": DIR, "agent_store": false, "own": {"1": {...}}}
+    {"id": 7, "script": PATH, "argv": [...], "ranks": 2, "gpus": null, "cwd": DIR, "logs": DIR,
+     "env": {...}, "agent_store": false, "own": {"1": {"argv": [...], "env": {...}}}}
 
-and a line of JSON on standard output says how it ended: {"id": 7, "statuses": [75, 75], "pids": [...], "seconds": 1.2},
-negative where a signal ended a rank. In `own` are `argv` and `env` that one rank gets besides. OUT in `env` is where
-standard output goes, or "closed pipe"; the signals in IGNORED are ignored from the start.
+and a line of JSON on standard output says how it ended: {"id": 7, "statuses": [75, 75], "pids":
+[...]}, negative if a signal ended a rank. `ranks` is null for one process without a launcher,
+`gpus` the number of pretended devices (see `tests/stand_in`) or null. `own` is what one rank gets
+besides. OUT in `env` is where standard output goes, or "closed pipe"; the signals in IGNORED are
+ignored from the start.
 
-As torchrun does, the server ends the other ranks when one has failed: SIGTERM, and SIGKILL a few seconds later. With
-`agent_store` a process that is no rank holds the store of the job, as under torchrun.
+As torchrun does, the server ends the other ranks after one has failed: SIGTERM, and SIGKILL a few
+seconds later. With `agent_store` a process that is no rank holds the store of the job.
 """
 
 import atexit
+import gc
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -26,6 +32,7 @@ import traceback
 from pathlib import Path
 
 GRACE = 3  # torchrun waits 30 s
+STAND_IN = Path(__file__).resolve().parent.parent / "stand_in" / "sitecustomize.py"
 
 
 def free_port():
@@ -47,6 +54,8 @@ def forked(work, out=None, err=None):
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -73,38 +82,51 @@ def hold_store(port):
         time.sleep(60)
 
 
+def run(request, rank, env):
+    """Be one rank of a job."""
+    os.environ.update({name: str(value) for name, value in env.items() if value is not None})
+    os.chdir(request["cwd"])
+    write_to(env.get("OUT"))
+    for name in env.get("IGNORED", "").split():  # as by nohup
+        signal.signal(signal.Signals[name], signal.SIG_IGN)
+    if request["gpus"] is not None:
+        import torch
+
+        runpy.run_path(str(STAND_IN))["play"](torch, request["gpus"])
+    script = Path(request["script"])
+    sys.argv = [str(script), *request["argv"], *request["own"].get(str(rank), {}).get("argv", [])]
+    sys.path.insert(0, str(script.parent))  # as Python does: support/ is beside it
+    sys.modules["__main__"].__file__ = str(script)  # support/ asks whose folder it is
+    code = compile(script.read_bytes(), script, "exec")
+    exec(code, {"__name__": "__main__", "__file__": str(script)})
+
+
 class Job:
-    def __init__(self, code, request):
-        self.id, self.begun, self.failed = request["id"], time.monotonic(), None
-        self.statuses = [None] * request["ranks"]
-        logs, port = Path(request["logs"]), free_port()
-        shared = {
-            "WORLD_SIZE": request["ranks"],
-            "LOCAL_WORLD_SIZE": request["ranks"],
-            **request["env"],
-        }
-        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "faults"}
-        self.store = forked(lambda: hold_store(port)) if request["agent_store"] else None
-        if self.store:
+    def __init__(self, request):
+        self.id, self.failed, self.store = request["id"], None, None
+        count, logs, shared = request["ranks"], Path(request["logs"]), request["env"]
+        self.statuses = [None] * (count or 1)
+        if count:
+            port = free_port()
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count}
+            more = {"LOCAL_WORLD_SIZE": count, "TORCHELASTIC_RUN_ID": "forked"}
+            shared = {**place, **more, **shared}
+        if request["agent_store"]:
+            self.store = forked(lambda: hold_store(port))
             shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-
-        def work(rank):
-            own = request["own"].get(str(rank), {})
-            env = shared | {"RANK": rank, "LOCAL_RANK": rank} | own.get("env", {})
-            os.environ.update({name: str(value) for name, value in env.items()})
-            write_to(env.get("OUT"))
-            for name in env.get("IGNORED", "").split():  # as by nohup
-                signal.signal(signal.Signals[name], signal.SIG_IGN)
-            sys.argv = request["argv"] + own.get("argv", [])
-            exec(code, {"__name__": "__main__", "__file__": sys.argv[0]})
-
-        self.pids = [
-            forked(lambda rank=rank: work(rank), logs / f"out.{rank}", logs / f"err.{rank}")
-            for rank in range(request["ranks"])
-        ]
+        self.pids = []
+        for rank in range(count or 1):
+            place = {"RANK": rank, "LOCAL_RANK": rank} if count else {}
+            env = {**shared, **place, **request["own"].get(str(rank), {}).get("env", {})}
+            streams = [str(logs / f"{name}.{rank}") for name in ("out", "err")]
+            work = lambda rank=rank, env=env: run(request, rank, env)  # noqa: E731
+            self.pids.append(forked(work, *streams))
 
     def look(self):
-        """Collect the ranks that have ended, and end the others where one has failed. Whether all have ended."""
+        """Collect the ranks that have ended; after one has failed, end the others.
+
+        Whether all have ended.
+        """
         left = [rank for rank, status in enumerate(self.statuses) if status is None]
         for rank in left:
             pid, status = os.waitpid(self.pids[rank], os.WNOHANG)
@@ -124,14 +146,11 @@ class Job:
         return not left
 
 
-def main(script):
-    import torch.distributed  # noqa: F401
-    import torchvision.transforms  # noqa: F401
+def main():
+    import torch.distributed.elastic.multiprocessing.errors  # noqa: F401
+    import torchvision  # noqa: F401
 
-    sys.path.insert(
-        0, str(Path(script).parent)
-    )  # as Python does for a script: support/ is beside it
-    code = compile(Path(script).read_bytes(), script, "exec")
+    gc.freeze()  # what is there already is not copied for each rank
     jobs, rest = [], b""
     while True:
         if select.select([0], [], [], 0.02 if jobs else None)[0]:
@@ -139,11 +158,10 @@ def main(script):
             if not read:
                 break
             *lines, rest = (rest + read).split(b"\n")
-            jobs += [Job(code, json.loads(line)) for line in lines]
+            jobs += [Job(json.loads(line)) for line in lines]
         for job in [job for job in jobs if job.look()]:
             jobs.remove(job)
-            seconds = time.monotonic() - job.begun
-            said = {"id": job.id, "statuses": job.statuses, "pids": job.pids, "seconds": seconds}
+            said = {"id": job.id, "statuses": job.statuses, "pids": job.pids}
             print(json.dumps(said), flush=True)
     for job in jobs:
         for pid in job.pids:
@@ -151,4 +169,4 @@ def main(script):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -1,10 +1,10 @@
-"""One fault at a stated point of a training run: a signal, a full disk or a sleep, in a process that needs no edit.
+"""One fault at a stated point of a training run: a signal, a full disk or a sleep, without an edit.
 
-    PYTHONPATH=tests/faults FAULT='{"at": "step", "nth": 3, "rank": 1, "do": "SIGKILL"}' FAULT_FOLDER=DIR \
-        torchrun --nproc_per_node=2 build/distributed.py --arch tiny ...
+    PYTHONPATH=tests/faults FAULT='{"at": "step", "nth": 3, "rank": 1, "do": "SIGKILL"}' \
+        FAULT_FOLDER=DIR torchrun --nproc_per_node=2 build/distributed.py --arch tiny ...
 
-With FAULT_FOLDER=DIR, each process writes its id to DIR/RANK, the indices of the training images that it reads to
-DIR/images.RANK, and counts these events:
+With FAULT_FOLDER=DIR, each process writes its id to DIR/RANK, the indices of the training images
+that it reads to DIR/images.RANK, and counts these events:
 
     start                 the model is there, and is wrapped
     image                 a file of the training set is read
@@ -15,15 +15,16 @@ DIR/images.RANK, and counts these events:
 
 A temporary file, whose name has host and process in it, counts as NAME.tmp.
 
-FAULT is JSON. `at` names an event; the fault comes with the `nth` of them (from 1) on `rank` (default 0), before it or,
-where `when` says so, after it. A write or copy breaks off behind `bytes` of it. `do` is a signal, which goes to
-the ranks `to` (default: this one; "agent" among them is the parent), whereupon this one rests for `rest` seconds; or
-`sleep`, for an hour; or `wait`, until DIR/go is there; or `raise`, an exception; or `fill`, which leaves `bytes` of the
-disk free. It comes once: DIR/fired says so, and how many steps this rank had made; a run that is started again with the
-same FAULT_FOLDER is left in peace.
+FAULT is JSON. `at` names an event; the fault comes with the `nth` of them (from 1) on `rank`
+(default 0), before it or, if `when` says so, after it. A write or copy breaks off after `bytes` of
+it. `do` is a signal, for the ranks `to` (default: this one; "agent" among them is the parent); or
+`sleep`, for an hour; or `wait`, until DIR/go is there; or `raise`, an exception; or `fill`, which
+leaves `bytes` of the disk free. With `rest`, no rank goes on from this event until all have agreed
+where to stop. The fault comes once: DIR/fired says so, and how many steps this rank had made; a run
+that is started again with the same FAULT_FOLDER is left in peace.
 
-With FAULT_NO_LINKS the disk knows no hard links, with FAULT_PACE=N each batch of a validation takes N seconds more.
-As with NCCL, to destroy the process group takes all ranks. The models of `tests/tiny_models` come along.
+With FAULT_NO_LINKS the disk knows no hard links. As with NCCL, to destroy the process group takes
+all ranks. The models of `tests/tiny_models` come along.
 """
 
 import contextlib
@@ -48,35 +49,48 @@ def rank():
     return int(os.environ.get("RANK", 0))
 
 
+def folder():
+    return Path(os.environ["FAULT_FOLDER"])
+
+
 @functools.cache
 def fault():
-    """What FAULT says, and that this process is there; asked for once it has a rank, which a forked one has late."""
-    folder = Path(os.environ["FAULT_FOLDER"])
-    (folder / str(rank())).write_text(str(os.getpid()))
+    """What FAULT says; asked for once the process has a rank, which a forked one has late."""
+    (folder() / str(rank())).write_text(str(os.getpid()))
     planned = json.loads(os.environ.get("FAULT", "{}"))
-    return planned if planned.get("rank", 0) == rank() and not (folder / "fired").exists() else {}
+    return {} if (folder() / "fired").exists() else planned
 
 
 def due(event, when):
-    """Whether the fault is to come now; each event asks once before and once after."""
+    """Whether the fault comes now; each event asks once before and once after."""
     if "FAULT_FOLDER" not in os.environ:
         return False
     plan = fault()
     seen[event, when] += 1
-    return (
-        plan.get("at") == event
-        and plan.get("when", "before") == when
-        and plan.get("nth", 1) == seen[event, when]
-    )
+    now = event, when, seen[event, when]
+    if now != (plan.get("at"), plan.get("when", "before"), plan.get("nth", 1)):
+        return False
+    if plan.get("rank", 0) != rank():
+        rest()
+    return plan.get("rank", 0) == rank()
+
+
+def rest():
+    """Until all ranks have agreed where to stop, or this one has ended."""
+    while fault().get("rest"):
+        watch = sys.modules["support.stop"]._watch
+        if watch and watch.settled.wait(0.05):
+            break
+        time.sleep(0.02)
 
 
 def strike():
-    folder, plan = Path(os.environ["FAULT_FOLDER"]), fault()
-    (folder / "fired").write_text(json.dumps({"steps": steps, "time": time.time()}))
+    plan = fault()
+    (folder() / "fired").write_text(json.dumps({"steps": steps, "time": time.time()}))
     if plan["do"] == "sleep":
         time.sleep(3600)
     elif plan["do"] == "wait":
-        while not (folder / "go").exists():
+        while not (folder() / "go").exists():
             time.sleep(0.05)
     elif plan["do"] == "raise":
         raise RuntimeError("out of pretended memory")
@@ -86,18 +100,20 @@ def strike():
     else:
         to = [plan["to"]] if isinstance(plan.get("to"), str) else plan.get("to", [rank()])
         ids = [
-            os.getppid() if one == "agent" else int((folder / str(one)).read_text()) for one in to
+            os.getppid() if one == "agent" else int((folder() / str(one)).read_text()) for one in to
         ]
         for one in sorted(ids, key=os.getpid().__eq__):  # this one last
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # it has nothing to do in the last save, and may be gone
+            # One that has nothing to do in the last save may be gone.
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.Signals[plan["do"]])
-        time.sleep(plan.get("rest", 0))
+        rest()
 
 
 def around(event, function, partly=None):
-    """`function` with the fault before or after it; `event` tells from its arguments what it is, or that it is none."""
+    """`function` with the fault before or after it.
+
+    `event` tells from its arguments what it is, or that it is none.
+    """
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -144,16 +160,12 @@ class Breaking:
 
 
 def spy(torch):
-    def counted_step(step):
+    def counted(step):
         @functools.wraps(step)
         def wrapper(*args, **kwargs):
             global steps
-            if due("step", "before"):
-                strike()
             result = step(*args, **kwargs)
             steps += 1
-            if due("step", "after"):
-                strike()
             return result
 
         return wrapper
@@ -165,52 +177,45 @@ def spy(torch):
             strike()
         return plain_save(state, path, *args, **kwargs)
 
+    def link(source, target):
+        if "FAULT_NO_LINKS" in os.environ:
+            raise PermissionError(1, "Operation not permitted")
+        return spied_link(source, target)
+
+    def of_fsync(number):
+        return f"fsync {base(os.readlink(f'/proc/self/fd/{number}'))}"
+
     plain_save, torch.save = torch.save, save
-    torch.optim.SGD.step = counted_step(torch.optim.SGD.step)
+    torch.optim.SGD.step = around("step", counted(torch.optim.SGD.step))
     loss, ddp = torch.nn.CrossEntropyLoss, torch.nn.parallel.DistributedDataParallel
     loss.forward = around(
-        lambda *_: None if torch.is_grad_enabled() else "validation", paced(loss.forward)
+        lambda *_: None if torch.is_grad_enabled() else "validation", loss.forward
     )
     ddp.__init__ = around("start", ddp.__init__)
-    os.fsync = around(
-        lambda number: f"fsync {base(os.readlink(f'/proc/self/fd/{number}'))}", os.fsync
-    )
+    os.fsync = around(of_fsync, os.fsync)
     for module, name, kind, partly in (
         (os, "replace", "replace", None),
         (os, "link", "link", None),
         (shutil, "copyfile", "copy", first_bytes),
     ):
-        setattr(
-            module,
-            name,
-            around(lambda _, to, kind=kind: f"{kind} {base(to)}", getattr(module, name), partly),
-        )
-    link = os.link
-
-    def link_where_possible(source, target):
-        if "FAULT_NO_LINKS" in os.environ:
-            raise PermissionError(1, "Operation not permitted")
-        return link(source, target)
-
-    os.link = link_where_possible
+        event = functools.partial(lambda kind, _, to: f"{kind} {base(to)}", kind)
+        setattr(module, name, around(event, getattr(module, name), partly))
+    spied_link, os.link = os.link, link
     torch.distributed.destroy_process_group = taking_all(torch.distributed.destroy_process_group)
 
 
-def spy_images(folder):
+def spy_images(images):
     def image(self, index):
         return "image" if os.path.basename(self.root) == "train" else None
 
-    folder.ImageFolder.__getitem__ = around(image, noted(folder.ImageFolder.__getitem__))
+    images.ImageFolder.__getitem__ = around(image, noted(images.ImageFolder.__getitem__))
 
 
 def taking_all(destroy):
     @functools.wraps(destroy)
     def wrapper(*args, **kwargs):
         if "FAULT_FOLDER" in os.environ:
-            left = [
-                Path(os.environ["FAULT_FOLDER"], f"left.{n}")
-                for n in range(int(os.environ["WORLD_SIZE"]))
-            ]
+            left = [folder() / f"left.{n}" for n in range(int(os.environ["WORLD_SIZE"]))]
             left[rank()].touch()
             while not all(path.exists() for path in left):
                 time.sleep(0.05)
@@ -219,21 +224,11 @@ def taking_all(destroy):
     return wrapper
 
 
-def paced(forward):
-    @functools.wraps(forward)
-    def wrapper(self, output, target):
-        if not output.requires_grad:
-            time.sleep(float(os.environ.get("FAULT_PACE", 0)))
-        return forward(self, output, target)
-
-    return wrapper
-
-
 def noted(get):
     @functools.wraps(get)
     def wrapper(self, index):
         if os.path.basename(self.root) == "train" and "FAULT_FOLDER" in os.environ:
-            with open(Path(os.environ["FAULT_FOLDER"], f"images.{rank()}"), "a") as file:
+            with open(folder() / f"images.{rank()}", "a") as file:
                 file.write(f"{index}\n")
         return get(self, index)
 
@@ -241,7 +236,7 @@ def noted(get):
 
 
 class SpyAfterImport:
-    """Finds torch and torchvision's data sets where they are, and has them spied on right after their import."""
+    """Finds torch and torchvision's data sets, and has them spied on right after their import."""
 
     spies = {"torch": spy, "torchvision.datasets.folder": spy_images}
 
@@ -261,8 +256,7 @@ class SpyAfterImport:
 
 
 if __name__ == "sitecustomize":
-    with contextlib.suppress(KeyError):
-        del os.environ["FAKE_GPUS"]
+    os.environ.pop("FAKE_GPUS", None)
     models = Path(__file__).resolve().parent.parent / "tiny_models" / "sitecustomize.py"
     runpy.run_path(str(models), run_name="sitecustomize")
     sys.meta_path.insert(0, SpyAfterImport)

@@ -1,16 +1,19 @@
-"""A stand-in for `torch.cuda` that runs on the CPU, for tests of commands that are written for GPUs.
+"""A stand-in for `torch.cuda` that runs on the CPU, for tests of commands that are written for
+GPUs.
 
     PYTHONPATH=tests/stand_in FAKE_GPUS=2 torchrun --nproc_per_node=2 build/distributed.py ...
 
-Python imports a module of this name at every start, so the command, its worker processes and what torchrun starts
-need no edit. Without FAKE_GPUS nothing happens. With FAKE_GPUS=N, torch has N pretended devices: indices are checked
-and refused as torch and CUDA refuse them, and the work itself is done on the CPU. With STAND_IN_LOG=FILE, each call of
-interest appends one line of JSON to FILE, with the process id and RANK.
+Python imports a module of this name at every start, so the command, its worker processes and what
+torchrun starts need no edit. Without FAKE_GPUS nothing happens. With FAKE_GPUS=N, torch has N
+pretended devices: indices are checked and refused as torch and CUDA refuse them, and the work
+itself is done on the CPU. With STAND_IN_LOG=FILE, each call of interest appends one line of JSON to
+FILE, with the process id and RANK.
 
-What it does not prove: anything about CUDA, NCCL (gloo takes its place), speed, device memory, or that a
-tensor is on the right device. Tensors stay on the CPU, and `torch.cuda.is_available()` stays False: a script that asks
-first goes its own way to the CPU, and only a script that takes its GPUs for granted meets the pretended ones. The
-modules of `support/` are told that a parameter is where its model was sent; torch itself has to know better.
+What it does not prove: anything about CUDA, NCCL (gloo takes its place), speed, device memory, or
+that a tensor is on the right device. Tensors stay on the CPU, and `torch.cuda.is_available()` stays
+False: a script that asks first goes its own way to the CPU, and only a script that takes its GPUs
+for granted meets the pretended ones. The modules of `support/` are told that a parameter is where
+its model was sent; torch itself has to know better.
 """
 
 import contextlib
@@ -36,7 +39,9 @@ def log(event, **details):
 
 @functools.cache
 def announce(devices):
-    """Say once a job, when a device is first asked for, that no GPU is at work; workers inherit the cache."""
+    """Say once a job, when a device is first asked for, that no GPU is at work; workers inherit the
+    cache.
+    """
     if os.environ.get("RANK", "0") == "0":
         print(
             f"stand-in: torch.cuda is played by the CPU, {devices} devices",
@@ -89,7 +94,9 @@ def play(torch, devices):
         return self
 
     def stays(to):
-        """`.to(...)` that does not go to a pretended device, but does all else that was asked of it."""
+        """`.to(...)` that does not go to a pretended device, but does all else that was asked of
+        it.
+        """
 
         def wrapper(self, *args, **kwargs):
             def moves(target):
@@ -130,7 +137,8 @@ def play(torch, devices):
         pretended = getattr(tensor, "pretended", None) if asks.startswith("support.") else None
         return pretended or true_device.__get__(tensor)
 
-    # As on a GPU, each device draws by a generator of its own; the CPU's plays it for as long as that one works.
+    # As on a GPU, each device draws by a generator of its own; the CPU's plays it for as long as
+    # that one works.
     generators = tuple(torch.Generator() for _ in range(devices))
 
     @contextlib.contextmanager
@@ -203,7 +211,8 @@ def play(torch, devices):
         with drawing_on(self.device_ids[0]):
             outputs = [self.module(*first)]
         for index, piece in zip(self.device_ids[1:], others):
-            # Replicas drop their buffers after the step: only the first device moves the running statistics.
+            # Replicas drop their buffers after the step: only the first device moves the running
+            # statistics.
             buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
             with drawing_on(index):
                 outputs.append(functional_call(self.module, buffers, piece))
@@ -228,7 +237,9 @@ def play(torch, devices):
 
 
 class PlayAfterImport:
-    """Finds torch where it is, and has `play` run right after it: processes without torch pay nothing."""
+    """Finds torch where it is, and has `play` run right after it: processes without torch pay
+    nothing.
+    """
 
     @staticmethod
     def find_spec(name, path=None, target=None):

@@ -1,10 +1,11 @@
-"""Three small models in `torchvision.models`, for runs of whole scripts whose subject is not the model.
+"""Small models in `torchvision.models`, for runs of whole scripts whose subject is not the model.
 
     PYTHONPATH=tests/tiny_models FAKE_GPUS=2 python build/dataparallel.py --arch gray ...
 
-`gray` knows the class of an image of one grey: exactly, without training. `tiny` has to be trained, and has
-running statistics, which each rank gathers for itself. `steep` is `tiny` with scores so large that a step or two at
-any common learning rate overflows. The stand-in for `torch.cuda` comes along.
+`gray` knows the class of an image of one grey: exactly, without training. `tiny` has to be trained,
+and has running statistics, which each rank gathers for itself. `steep` is `tiny` with scores so
+large that a step or two at any common learning rate overflows. `tiny_vit` is torchvision's vision
+transformer with one layer. The stand-in for `torch.cuda` comes along.
 """
 
 import runpy
@@ -15,10 +16,10 @@ from pathlib import Path
 GREYS = (20, 50, 82, 116, 152, 190, 230)  # of class 0, 1, ...: no two pairs are as far apart
 
 
-def add_models(models):
+def builders():
+    """The functions that make a model, by their names."""
     import torch
     from torch import nn
-    from torchvision.models._api import register_model
 
     class Gray(nn.Module):
         def __init__(self, num_classes):
@@ -46,15 +47,25 @@ def add_models(models):
     def steep(*, weights=None, num_classes=1000, **kwargs):
         return Steep(tiny(num_classes=num_classes))
 
-    for builder in (gray, tiny, steep):
-        builder.__module__ = (
-            "torchvision.models.small"  # list_models(module=torchvision.models) goes by that
-        )
-        setattr(models, builder.__name__, register_model()(builder))
+    def tiny_vit(*, weights=None, num_classes=1000, **kwargs):
+        from torchvision.models.vision_transformer import VisionTransformer
+
+        return VisionTransformer(224, 56, 1, 2, 16, 32, num_classes=num_classes)
+
+    return {one.__name__: one for one in (gray, tiny, steep, tiny_vit)}
+
+
+def add_models(models):
+    from torchvision.models._api import register_model
+
+    for name, builder in builders().items():
+        # list_models(module=torchvision.models) goes by the module.
+        builder.__module__ = "torchvision.models.small"
+        setattr(models, name, register_model()(builder))
 
 
 class AddAfterImport:
-    """Finds `torchvision.models` where it is, and adds to it right after it has been imported."""
+    """Finds `torchvision.models`, and adds to it right after it has been imported."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
