@@ -9,7 +9,11 @@ Names rather than classes, so that reading this file does not import LibCST.
 
 Series = dict[str, dict[str, object]]
 
-guide: Series = {"local_rank_from_env": {}, "reshape_topk": {}, "configurable_gpus": {}}
+guide: Series = {  # the three edits of the vendor's guide
+    "local_rank_from_env": {},
+    "reshape_topk": {},
+    "configurable_gpus": {},
+}
 
 start: Series = {  # anywhere: under any launcher, on any device
     "local_rank_from_env": {"fallback": True},

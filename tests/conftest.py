@@ -62,7 +62,11 @@ def project(tmp_path, monkeypatch) -> Path:
 
 
 THREE_PATCHES = """\
-guide = {"local_rank_from_env": {}, "reshape_topk": {}, "configurable_gpus": {}}
+guide = {
+    "local_rank_from_env": {},
+    "reshape_topk": {},
+    "configurable_gpus": {},
+}
 
 standard = guide | {
     "local_rank_from_env": {"fallback": True},

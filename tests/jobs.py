@@ -259,6 +259,9 @@ def command(tmp_path):
             text=True,
             timeout=PATIENCE,
         )
+        # A launcher that was killed may end before its ranks.
+        pids = [int(path.read_text()) for path in logs.glob("[0-9]") if path.is_file()]
+        wait_for(lambda: not any(map(running, pids)), "the end of all ranks")
         outs, errs = (
             [path.read_text() for path in sorted(logs.rglob(f"{name}.log"))]
             for name in ("stdout", "stderr")

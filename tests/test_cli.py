@@ -253,7 +253,7 @@ def test_obsolete_patch_is_advice_for_apply_and_a_finding_for_check(project, pat
     line = (project / "patches/__init__.py").read_text().split("\n").index(
         '    "reshape_topk": {},'
     ) + 1
-    advice = "  Delete patches/reshape_topk.py and, of the series:\n"
+    advice = "  Delete patches/reshape_topk.py and its entry in the series:\n"
     assert f'{advice}  - patches/__init__.py:{line}: "reshape_topk": {{}},\n' in result.out
     assert b"reshape(-1)" in (project / "build/distributed.py").read_bytes()
     result = patcher("check")

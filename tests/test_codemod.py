@@ -78,14 +78,23 @@ def test_one_command_counts_each_module_on_its_own():
 
 @pytest.fixture
 def optional():
-    """The command `configurable_gpus` with the option by which the script calls a support module."""
+    """The command `configurable_gpus`, with the option that makes it call a support module."""
     context = CodemodContext()
     return context, patcher.codemod.ConfigurableGpus(
         context, sets=["configurable_gpus.optional=true"]
     )
 
 
-SCRIPT = "import torch\np.add_argument('-x')\n\n\ndef main():\n    a = p.parse_args()\n    gpus = [0, 1]\n    go(gpus)\n"
+SCRIPT = """\
+import torch
+p.add_argument('-x')
+
+
+def main():
+    a = p.parse_args()
+    gpus = [0, 1]
+    go(gpus)
+"""
 
 
 def test_script_that_calls_a_support_module_is_said_to_need_the_folder(optional):

@@ -470,7 +470,10 @@ def test_statements_at_a_place_are_in_the_order_of_their_ranks_whichever_patch_c
 
 
 def test_places_are_found_in_blocks_of_a_function():
-    source = "def f(feed):\n    with a:\n        if b:\n            for x in feed:\n                go()\n"
+    source = (
+        "def f(feed):\n    with a:\n        if b:\n"
+        "            for x in feed:\n                go()\n"
+    )
     _, lines, _ = asked(
         placing("a", Place.AFTER_LOOP, 1), placing("b", Place.FIRST_IN_LOOP, 1), source=source
     )

@@ -74,7 +74,8 @@ def test_only_statements_that_changed_are_aligned():
 
 def test_statements_in_blocks_are_found_wherever_they_stand():
     before = (
-        "def f():\n    if a:\n        x(1,\n 2)\n    else:\n        with b:\n            x(1,\n 2)\n"
+        "def f():\n    if a:\n        x(1,\n 2)\n"
+        "    else:\n        with b:\n            x(1,\n 2)\n"
         "    try:\n        x(1,\n 2)\n    finally:\n        x(1,\n 2)\n"
     )
     pristine = cst.parse_module("")

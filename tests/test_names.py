@@ -130,10 +130,7 @@ def test_line_of_a_name_that_is_nowhere_is_0():
     "script, line",
     [
         ("from a import *\nimport b\nx = 1\n", 0),
-        (
-            "'''Doc.'''\ntry:\n    from a import *\nexcept ImportError:\n    pass\nimport b\nx = 1\n",
-            0,
-        ),
+        ("'Doc.'\ntry:\n    from a import *\nexcept ImportError:\n    pass\nimport b\nx = 1\n", 0),
         ("import b\nx = 1\nfrom a import *\n", 3),
         ("import b\nif b:\n    from a import *\nx = 1\n", 3),
         ("import b\n", 0),

@@ -17,10 +17,13 @@ from patcher.rewrite import batch, results, write
 from patcher.rewrite.files import find
 from patcher.rewrite.rewrite import PATCHES
 
-OLD = b"import os\nparser.add_argument('--local_rank', default=-1)  # rank\nn = correct[:k].view(-1)\n"
-NEW = OLD.replace(b"default=-1", b'default=int(os.environ.get("LOCAL_RANK", -1))').replace(
-    b".view", b".reshape"
-)
+OLD = b"""\
+import os
+parser.add_argument('--local_rank', default=-1)  # rank
+n = correct[:k].view(-1)
+"""
+NEW = OLD.replace(b".view", b".reshape")
+NEW = NEW.replace(b"default=-1", b'default=int(os.environ.get("LOCAL_RANK", -1))')
 OTHER = b"x = 1\n"
 UNSURE = b"import torch\ngpus = [0, 1]\n"
 
@@ -97,9 +100,7 @@ def test_diff_can_be_applied_with_what_is_said_below_it(folder, patcher, tool):
 def test_diff_can_be_applied_in_the_tree_however_the_files_are_named(
     repository, patcher, monkeypatch, here, path, where
 ):
-    """T18: the names in a diff are relative to the working directory or the repository, also for
-    absolute paths.
-    """
+    """T18: names in a diff are relative to the working directory or the repository."""
     put(repository.parent / "elsewhere", a=OLD)
     os.symlink("sub", "link")
     monkeypatch.chdir(repository.parent / here)
@@ -192,7 +193,8 @@ def lines(*paths: str, verbose: bool) -> list[str]:
 def test_what_is_already_right_is_named_if_that_is_asked_for(folder):
     """T16: with -v a file that is already right is named, with the line that makes it so."""
     put(folder, a=NEW, b=OTHER, c=OLD + b"m = correct[:k].reshape(-1)\n")
-    counted = "3 files: 1 rewritten, 2 edits, 1 already, 1 nothing to do; nothing was written, --write does that"
+    counted = "3 files: 1 rewritten, 2 edits, 1 already, 1 nothing to do; "
+    counted += "nothing was written, --write does that"
     assert lines(".", verbose=False) == [
         "c.py: rewritten 2 (local_rank_from_env 1, reshape_topk 1)",
         counted,
@@ -397,7 +399,8 @@ def test_killed_run_leaves_the_old_or_the_new_file_and_the_next_run_tidies_up(
         "import os, signal, sys\nimport patcher.cli\nfrom patcher.rewrite import write\n"
         f"call, late = os.{call}, {late}\n"
         "def killed(*args, **kwargs):\n"
-        "    if '.patcher-new' not in str(args) and call is not os.fsync and not isinstance(args[0], int): \n"
+        "    new = '.patcher-new' in str(args) or call is os.fsync\n"
+        "    if not new and not isinstance(args[0], int):\n"
         "        return call(*args, **kwargs)\n"
         "    late and call(*args, **kwargs)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -533,10 +536,8 @@ def test_repository_without_git_is_left(repository, patcher, monkeypatch):
     before = tree(repository)
     result = patcher("rewrite", "--write", "sub")
     assert (result.code, result.out, tree(repository)) == (2, "", before)
-    assert (
-        "sub: nothing is rewritten, because it is not known what git ignores here: git is not installed"
-        in result.err
-    )
+    assert "sub: nothing is rewritten, because it is not known what git ignores here" in result.err
+    assert "git is not installed" in result.err
     shutil.rmtree(".git")
     assert patcher("rewrite", "--write", "sub").code == 0
 
@@ -628,14 +629,12 @@ def test_every_patch_for_other_scripts_is_one_of_the_series():
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
 def test_script_in_an_encoding_without_ascii_is_named(folder, patcher, encoding):
-    """T14: a script in UTF-16 or UTF-32 is not "nothing to do", if it holds what a patch looks for."""
+    """T14: a script in UTF-16 or UTF-32 is not "nothing to do", if a patch may concern it."""
     put(folder, a=OLD.decode().encode(encoding), b=OTHER.decode().encode(encoding), c=OLD)
     result = patcher("rewrite", "--write", ".")
     assert result.code == 1
-    assert (
-        f"a.py: cannot parse: {encoding[:6].upper()}, in which Python reads no script; save it as UTF-8"
-        in result.out
-    )
+    why = f"{encoding[:6].upper()}, in which Python reads no script; save it as UTF-8"
+    assert f"a.py: cannot parse: {why}" in result.out
     assert "3 files: 1 rewritten, 2 edits, 1 nothing to do, 1 cannot be parsed" in result.out
     assert (folder / "a.py").read_bytes() == OLD.decode().encode(encoding)
 
@@ -712,10 +711,8 @@ def test_number_of_processes_makes_no_difference(many, process, form):
     three = process("rewrite", "-j", "3", "--format", form, ".", cwd=many)
     assert one == three
     assert one.code == 1
-    assert (
-        "150 files: 50 rewritten, 100 edits, 25 already, 25 nothing to do, 25 need a human, 25 cannot"
-        in one.out
-    )
+    assert "150 files: 50 rewritten, 100 edits, 25 already, 25 nothing to do" in one.out
+    assert "25 need a human, 25 cannot be parsed" in one.out
 
 
 def test_many_processes_write_what_one_writes(many, process):
@@ -729,10 +726,12 @@ def test_many_processes_write_what_one_writes(many, process):
 
 def test_process_that_is_killed_is_said_and_leaves_whole_files(many, process):
     program = (
-        "import os, signal\nimport patcher.cli\nfrom patcher.rewrite import write\nreplace = os.replace\n"
+        "import os, signal\nimport patcher.cli\nreplace = os.replace\n"
         "def killed(old, new):\n"
-        "    os.kill(os.getpid(), signal.SIGKILL) if new.endswith('f120.py') else replace(old, new)\n"
-        "os.replace = killed\nraise SystemExit(patcher.cli.main(['rewrite', '-j', '2', '--write', '.']))\n"
+        "    if new.endswith('f120.py'):\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    replace(old, new)\n"
+        "os.replace = killed\n"
+        "raise SystemExit(patcher.cli.main(['rewrite', '-j', '2', '--write', '.']))\n"
     )
     result = process(args=("-c", program), cwd=many)
     assert result.code == 2
@@ -810,9 +809,9 @@ def test_json_says_everything(folder, patcher):
     assert (a["file"], a["state"], a["changed"]) == ("a.py", "rewritten", True)
     assert a["edits"] == {"local_rank_from_env": 1, "reshape_topk": 1}
     assert "+n = correct[:k].reshape(-1)" in a["diff"]
-    assert a["findings"][1] == {
-        "patch": "reshape_topk", "state": "rewritten", "line": 3, "column": 5, "why": "flattens the slice with reshape"
-    }  # fmt: skip
+    why = "flattens the slice with reshape"
+    finding = {"patch": "reshape_topk", "state": "rewritten", "line": 3, "column": 5, "why": why}
+    assert a["findings"][1] == finding
     assert (b["state"], b["findings"], b["diff"]) == ("nothing to do", [], "")
     assert (c["state"], c["findings"][0]["line"]) == ("needs a human", 2)
     assert (d["state"], d["problem"]["line"]) == ("cannot parse", 4)

@@ -103,16 +103,14 @@ def test_names_are_bound_where_python_binds_them():
     function_node = next(node for node in script.nodes(ast.FunctionDef) if node.name == "f")
 
     def bound(scope):
-        names = {*function.get_identifiers(), *table.get_identifiers()} | set(
-            "abcdefghijklmnopqrstuv"
-        )
+        names = {*function.get_identifiers(), *table.get_identifiers(), *"abcdefghijklmnopqrstuv"}
         return {name for name in names if script.lookup_in(name, scope)}
 
     local = {s.get_name() for s in function.get_symbols() if s.is_local()}
     assert bound(function_node) == local
-    assert bound(module_node) == {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()} | {
-        "f", "g"
-    }  # fmt: skip
+    symbols = table.get_symbols()
+    outside = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+    assert bound(module_node) == outside | {"f", "g"}
 
 
 # The same bytes as the patches of the series, which print the whole file anew by LibCST
@@ -152,7 +150,7 @@ PLAIN = st.sampled_from(
         ["# --local_rank"],
         ["y = [1,", "     2]"],
         [""],
-        ["\x0c"],
+        ["\x0c", "pass"],
     ]
 )
 

@@ -17,7 +17,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from jobs import PATIENCE, TORCHRUN, environment_of, running, wait_for
+from jobs import PATIENCE, TORCHRUN, environment_of, wait_for
 
 torch = pytest.importorskip("torch")
 
@@ -857,8 +857,6 @@ def launched(command, build_of, noise):
         agent = [*TORCHRUN, f"--max-restarts={restarts}", f"--nproc_per_node={ranks}"]
         argv = [build_of() / "distributed.py", "--data", noise, *RECIPE, "--workers", "1"]
         done = command(*agent, *argv, *options, fault=fault)
-        pids = [int((done.logs / str(rank)).read_text()) for rank in range(ranks)]
-        wait_for(lambda: not any(map(running, pids)), "the end of all ranks")
         done.agent, *done.errs = done.errs
         return done
 

@@ -248,5 +248,7 @@ def test_comments_of_an_import_that_goes_stay(before, left):
 
 def test_comment_that_stands_apart_from_a_function_that_goes_stays():
     """T10: what stands right above it, and in it, is about the function alone."""
-    before = "import a\n\n\n# Helpers\n\n# Adds.\ndef f(x):  # of x\n    return x  # as it is\n\n\na(f)\n"
+    before = (
+        "import a\n\n\n# Helpers\n\n# Adds.\ndef f(x):  # of x\n    return x  # as is\n\n\na(f)\n"
+    )
     assert removed(before, before.replace("a(f)", "a()")) == "import a\n\n\n# Helpers\n\n\na()\n"

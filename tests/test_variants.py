@@ -15,7 +15,7 @@ import pytest
 from conftest import REPO, relock
 from rendering import SCRIPTS, SERIES, SUPPORT, patches_of, write
 
-from patcher.core import engine
+from patcher.core import engine, truth
 from patcher.core.draft import Draft
 from patcher.core.engine import Rendered, render
 from patcher.core.single_pass import Printer
@@ -280,7 +280,7 @@ def alone(name: str, source: bytes) -> list:
     printer, outcomes = Printer(), []
     module = engine.parse(name, source, printer)
     for patch in (patch for patch in series() if name in patch.sites):
-        after, draft, outcome = engine._judge(
+        after, draft, outcome = truth.judge(
             name, module, module, patch, printer, Draft(source, SUPPORT)
         )
         engine.compile_check(name, printer.bytes(engine.finish(module, after, draft)))

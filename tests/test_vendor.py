@@ -290,7 +290,7 @@ def test_obsolete_patch_comes_with_the_lines_to_delete(vendor, patcher, project)
     entry = '"reshape_topk": {},'
     assert (
         "error: distributed.py: reshape_topk: obsolete in series guide, standard: upstream has "
-        "this edit now\n  Delete patches/reshape_topk.py and, of the series:\n"
+        "this edit now\n  Delete patches/reshape_topk.py and its entry in the series:\n"
         + line_of(project, entry)
     ) in result.out
     # The advice works.

@@ -127,7 +127,7 @@ def _what_to_delete(
     if other_files and not other_series:
         still = f"it is still needed in {other_files}"
         return f"Take {file} out of `sites` in patches/{name}.py; {still}."
-    first = f"Delete patches/{name}.py and, of the series:"
+    first = f"Delete patches/{name}.py and its entry in the series:"
     if other_series:
         first = f"Take it out of series {', '.join(series)} alone: {other_series} still needs it."
     lines = (project.patches / "__init__.py").read_text(encoding="utf-8").split("\n")

@@ -49,16 +49,12 @@ def encoding_of(file: str, source: bytes) -> str:
 
 
 def unreadable(file: str, line: int, column: int, why: str) -> Problem:
-    hint = "Mend the file; nothing was written."
-    message = f"cannot parse: {why}"
+    hint, message = "Mend the file; nothing was written.", f"cannot parse: {why}"
     return Problem(message, file=file, line=line, column=column, hint=hint, code=2)
 
 
 def mark(source: bytes, text: str) -> bytes:
-    """Put `# text` on the first line that may hold a comment.
-
-    That is after a BOM, a `#!` line and an encoding cookie.
-    """
+    """Put `# text` on the first line it may have: after a BOM, a `#!` line, an encoding cookie."""
     bom = b"\xef\xbb\xbf" if source.startswith(b"\xef\xbb\xbf") else b""
     lines = source[len(bom) :].split(b"\n", 2)
     taken = 1 if lines[0].startswith(b"#!") else 0

@@ -62,7 +62,7 @@ class Visit(cst.CSTTransformer):
         if not self.already_done and self.done(original):
             self.already_done = True
         leave = self._leavers.get(kind)
-        result: Result = updated if leave is None else leave(self, original, updated)
+        result = updated if leave is None else leave(self, original, updated)
         if result is not updated:
             self.hits.append((self.function, original))
         if kind in SCOPES:

@@ -115,9 +115,11 @@ def run_worker(module, monkeypatch, *argv, rank=0, world=1) -> SimpleNamespace:
         context.setattr(module, "train", lambda *given: seen.trained.append(given))
         context.setattr(module, "validate", lambda *given: 0.0)
         context.setattr(module, "save_checkpoint", lambda *given: seen.saved.append(given))
-        gpus = [] if hasattr(module, "devices") else [0]
-        first = [gpus] if module.__name__ == "dataparallel" else []
-        call(module.main_worker, *first, args=args, local_rank=rank, nprocs=8)
+        first = (
+            [[] if hasattr(module, "devices") else [0]] if module.__name__ == "dataparallel" else []
+        )
+        gpus = 8 if world > 1 else 1  # upstream splits the batch by these, whoever uses them
+        call(module.main_worker, *first, args=args, local_rank=rank, nprocs=gpus)
     assert len(seen.loaders) == 2
     return seen
 
@@ -146,10 +148,10 @@ def play_other_ranks(monkeypatch) -> None:
             monkeypatch.setattr(name, value)
 
 
-def run_loop(module, name, monkeypatch, model, batches, ranks=1, watch=None, save_every=0):
+def run_loop(module, name, monkeypatch, model, batches, args=None, ranks=1, watch=None):
     """What `train` or `validate` returns for these batches, and its calls of the process group.
 
-    Of `ranks` ranks this is one, and the others have the same numbers.
+    `args` has values for the parsed arguments. Of `ranks` ranks this is one, and the others have the same numbers.
     """
     calls = []
 
@@ -177,9 +179,9 @@ def run_loop(module, name, monkeypatch, model, batches, ranks=1, watch=None, sav
     }.items():
         monkeypatch.setattr(patched, value)
     optimizer = torch.optim.SGD(model.parameters(), 0.25) if list(model.parameters()) else None
-    args = module.parser.parse_args([])
-    vars(args).update(print_freq=10, nprocs=ranks, data="", batch_size=4, save_every=save_every)
-    vars(args).update(epochs=1, local_rank=0, seed=0)
+    given = {"print_freq": 10, "nprocs": ranks, "data": "", "batch_size": 4, "epochs": 1}
+    given |= {"local_rank": 0, "seed": 0, **(args or {})}
+    args = argparse.Namespace(**vars(module.parser.parse_args([])) | given)
     more = {"device": torch.device("cpu"), "args": args}
     if hasattr(module, "checkpoint"):
         more["run"] = module.checkpoint.Run(model, optimizer, args)

@@ -15,7 +15,7 @@ class Drawn(dict):
 
 def serves(distributed, dataparallel, monkeypatch):
     for module in (distributed, dataparallel):
-        loader, _ = run_worker(module, monkeypatch, "-b", "16").loaders
+        loader, _ = run_worker(module, monkeypatch, "-b", "2").loaders
         sampler, images = loader.keywords["sampler"], loader.dataset
         run = sampler.run
         run.epoch = 5

@@ -18,5 +18,5 @@ def serves(distributed, dataparallel, monkeypatch):
         with pytest.raises(SystemExit) as ended:
             run_loop(module, "validate", monkeypatch, model, batches, watch=GoesOn(0))
         assert (ended.value.code, len(saved)) == (75, 2)
-        run_loop(module, "train", monkeypatch, model, batches, save_every=4)
+        run_loop(module, "train", monkeypatch, model, batches, args={"save_every": 4})
         assert [state["step"] for state, _ in saved[2:]] == [4, 8]
