@@ -145,13 +145,17 @@ def forget_patches() -> None:
         del sys.modules[name]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def collected_patches():
+    """What the test files have imported of `patches`."""
+    return patch_modules()
+
+
 @pytest.fixture(autouse=True)
-def _same_patches():
-    """Each test finds `patches` as its file imported them, whichever project the last one read."""
-    before = patch_modules()
-    yield
+def _same_patches(collected_patches):
+    """Each test finds that, whichever project a test or a fixture before it has read."""
     forget_patches()
-    sys.modules.update(before)
+    sys.modules.update(collected_patches)
 
 
 @pytest.fixture
