@@ -141,7 +141,7 @@ def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def markdown(report: Report) -> Iterator[str]:
-    """The table of patches in the documentation."""
+    """The table of patches in `docs/patches.md`."""
     yield f"| {' | '.join(HEAD)} |"
     yield "|---" * len(HEAD) + "|"
     for row in report.rows:

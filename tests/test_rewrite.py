@@ -56,8 +56,8 @@ def test_diff_is_the_default_and_writes_nothing(folder, patcher):
     assert b"--- a/a.py\n+++ b/a.py\n" in result.stdout
     assert b"\n-n = correct[:k].view(-1)\n" in result.stdout
     assert b"\n+n = correct[:k].reshape(-1)\n" in result.stdout
-    assert "a.py: rewritten 2 (local_rank_from_env 1, reshape_topk 1)" in result.out
-    assert "2 files: 1 rewritten, 2 edits, 1 nothing to do; nothing was written" in result.out
+    assert "a.py: would rewrite 2 (local_rank_from_env 1, reshape_topk 1)" in result.out
+    assert "2 files: 1 to rewrite, 2 edits, 1 nothing to do; nothing was written" in result.out
     assert result.err == ""
 
 
@@ -193,16 +193,16 @@ def lines(*paths: str, verbose: bool) -> list[str]:
 def test_what_is_already_right_is_named_if_that_is_asked_for(folder):
     """T16: with -v a file that is already right is named, with the line that makes it so."""
     put(folder, a=NEW, b=OTHER, c=OLD + b"m = correct[:k].reshape(-1)\n")
-    counted = "3 files: 1 rewritten, 2 edits, 1 already, 1 nothing to do; "
+    counted = "3 files: 1 to rewrite, 2 edits, 1 already, 1 nothing to do; "
     counted += "nothing was written, --write does that"
     assert lines(".", verbose=False) == [
-        "c.py: rewritten 2 (local_rank_from_env 1, reshape_topk 1)",
+        "c.py: would rewrite 2 (local_rank_from_env 1, reshape_topk 1)",
         counted,
     ]
     rank, topk, edits, other, last = lines(".", verbose=True)
     assert rank.startswith("a.py:2:") and ": already: local_rank_from_env: " in rank
     assert topk.startswith("a.py:3:5: already: reshape_topk: ")
-    assert edits == "c.py: rewritten 2 (local_rank_from_env 1, reshape_topk 1)"
+    assert edits == "c.py: would rewrite 2 (local_rank_from_env 1, reshape_topk 1)"
     assert other.startswith("c.py:4:5: already: reshape_topk: ")
     assert last == counted
     assert lines("a.py", verbose=True)[:3] == ["a.py: already", rank, topk]
@@ -657,7 +657,7 @@ def test_script_from_stdin_is_shown_as_a_diff(folder, process):
     )
     assert done.returncode == 1
     assert b"+n = correct[:k].reshape(-1)\n" in done.stdout
-    assert b"<stdin>: rewritten 2" in done.stdout
+    assert b"<stdin>: would rewrite 2" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -679,7 +679,7 @@ def test_script_from_stdin_goes_to_stdout_with_write(folder, source, after, code
 def test_stdin_is_read_beside_many_files(many, folder):
     argv = [sys.executable, "-m", "patcher", "rewrite", "-j", "2", ".", "-"]
     done = subprocess.run(argv, input=OLD, capture_output=True, env=environment(), cwd=many)
-    assert b"<stdin>: rewritten 2" in done.stdout
+    assert b"<stdin>: would rewrite 2" in done.stdout
 
 
 @pytest.mark.parametrize("form", ["text", "json", "github"])
@@ -711,7 +711,7 @@ def test_number_of_processes_makes_no_difference(many, process, form):
     three = process("rewrite", "-j", "3", "--format", form, ".", cwd=many)
     assert one == three
     assert one.code == 1
-    assert "150 files: 50 rewritten, 100 edits, 25 already, 25 nothing to do" in one.out
+    assert "150 files: 50 to rewrite, 100 edits, 25 already, 25 nothing to do" in one.out
     assert "25 need a human, 25 cannot be parsed" in one.out
 
 

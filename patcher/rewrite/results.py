@@ -76,7 +76,8 @@ class Results(NamedTuple):
         states = Counter(result.state for result in self.results)
         edits = sum(result.edits.total() for result in self.results)
         changed = sum(result.changed for result in self.results)
-        parts = [f"{changed} rewritten, {edits} edits"] if changed else []
+        done = "rewritten" if self.write else "to rewrite"
+        parts = [f"{changed} {done}, {edits} edits"] if changed else []
         parts += [f"{states[state]} {words}" for state, words in COUNTED.items() if states[state]]
         files = "1 file" if len(self.results) == 1 else f"{len(self.results)} files"
         summary = f"{files}: {', '.join(parts) or 'none'}"
@@ -98,8 +99,9 @@ def text(results: Results, verbose: bool = False) -> Iterator[tuple[str, str]]:
             yield str(result.problem), STYLES[result.state]
         elif result.changed or (quiet and result.named):
             each = ", ".join(f"{patch} {count}" for patch, count in result.edits.items())
-            done = f"rewritten {result.edits.total()} ({each})" if each else result.state
-            yield f"{result.file}: {done}", STYLES.get(result.state, "")
+            verb = "rewritten" if results.write else "would rewrite"
+            said = f"{verb} {result.edits.total()} ({each})" if each else result.state
+            yield f"{result.file}: {said}", STYLES.get(result.state, "")
         for patch, state, line, column, why in result.findings:
             if state.value in shown:
                 where = f"{result.file}:{line}:{column}: {state.value}"
