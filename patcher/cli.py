@@ -34,7 +34,7 @@ examples:
   patcher vendor https://github.com/tczhangzhi/pytorch-distributed
                                          what every patch says to the newest upstream
   patcher rewrite --write my_scripts     mend the same faults in other scripts
-  patcher new max_steps --file distributed.py --function train
+  patcher new print_freq --file distributed.py --function train
                                          begin a patch: its file, its test, its line in the series
 
 exit status: 0 fine, 1 a human has to look, 2 bad usage, unreadable input or a crash
@@ -145,7 +145,7 @@ COMMANDS: dict[str, tuple[str, Sequence[Add]]] = {
         "begin a patch: its file, its test, and its line in the series",
         (
             *PROJECT,
-            value("name", "NAME", "what a series calls it, such as max_steps"),
+            value("name", "NAME", "what a series calls it, such as print_freq"),
             values("--file", "F", "a script that it edits; may be repeated", required=True),
             value("--function", "F", "the function that it edits", required=True),
             value("--topic", "T", "a mapping in patches/__init__.py (default: the last)"),

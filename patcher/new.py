@@ -125,7 +125,7 @@ def begin(
     steps = [
         f"1. Fill in {patch}; docs/writing-a-patch.md tells how.",
         f"2. `python -m patcher apply`, and `python -m patcher diff {name}` shows what it does.",
-        f"3. Fill in {test}, then `make golden` and `make test`.",
+        f"3. Fill in {test}, then `make golden readme` and `make lint test`.",
     ]
     added = f"wrote {patch} and {test}; added {SERIES}:{line}: {text}"
     return Begun(written, added, steps)
@@ -133,7 +133,7 @@ def begin(
 
 def _check_name(project: Project, name: str, paths: Iterable[str]) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise UsageError(f"expected a name such as max_steps, found {name!r}")
+        raise UsageError(f"expected a name such as print_freq, found {name!r}")
     taken = [path for path in paths if (project.root / path).exists()]
     taken += [SERIES for series in project.all_series().values() if name in series][:1]
     taken += [f"patches/{name}/"] if (project.patches / name).is_dir() else []

@@ -393,7 +393,8 @@ def asking(name: str, ask, function: str = "f") -> Patch:
     def leave(self, original, updated):
         if self.function != function or self.is_done_in(updated):
             return updated
-        updated = ask(self, updated) or updated
+        asked = ask(self, updated)
+        updated = asked if isinstance(asked, cst.CSTNode) else updated
         if self.is_done_in(updated):
             return updated
         first = syntax.statements(f"{name}()\n", self.module.default_newline)

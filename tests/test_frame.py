@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import venv
@@ -26,15 +27,20 @@ def run(*command, cwd=REPO) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
-def options(folder: Path) -> set[str]:
-    """Every option that a script in the folder, or a module beside it, adds to its parser."""
+def options(folder: Path) -> dict[str, object]:
+    """Every option that a script in the folder, or a module beside it, adds; its default if plain."""
     calls = [
         node
         for path in folder.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"
     ]
-    return {arg.value for call in calls for arg in call.args if isinstance(arg, ast.Constant)}
+    found = {}
+    for call in calls:
+        (default,) = [key.value for key in call.keywords if key.arg == "default"] or [None]
+        for name in (arg.value for arg in call.args if isinstance(arg, ast.Constant)):
+            found[name] = default.value if isinstance(default, ast.Constant) else None
+    return found
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
@@ -67,23 +73,29 @@ def test_the_readme_is_a_first_screen_and_leads_to_every_page():
     assert README.count("\n") <= 150
     assert [line for line in README.split("\n") if len(line) > 120] == []
     assert all(str(page.relative_to(REPO)) in README for page in PAGES if page.name != "README.md")
-    counts = dict(re.findall(r"^\| `(\w+)`.*? \| (\d+) \|", README, re.MULTILINE))
-    assert counts == {name: str(len(series)) for name, series in patches.SERIES.items()}
+    counts = re.findall(r"^\| `(\w+)`.*? \| (\d+) \|", README, re.MULTILINE)
+    assert dict(counts) == {name: str(len(series)) for name, series in patches.SERIES.items()}
 
 
 def test_the_readme_shows_what_apply_prints(project, patcher):
-    assert [
-        line for line in patcher("apply").out.splitlines() if f"    {line}\n" not in README
-    ] == []
+    said = [f"    {line}\n" for line in patcher("apply").out.splitlines()]
+    assert "".join(said) in README, "`make readme` renews it"
 
 
-def test_the_training_page_has_every_option_and_its_range(project, patcher):
+def test_the_training_page_has_every_option_its_default_and_its_range(project, patcher):
     assert patcher("apply").code == 0
     page = (REPO / "docs/training.md").read_text().partition("## Options")[2].partition("## ")[0]
     lines = [line for line in page.splitlines() if line.startswith("| `")]
     rows = [[cell.strip() for cell in line.split("|")][1:-1] for line in lines]
-    named = {name for row in rows for name in re.findall(r"(?<![\w-])-[\w-]+", row[0])}
-    assert named == options(project / "build")
+    named = {name: row[1] for row in rows for name in re.findall(r"(?<![\w-])-[\w-]+", row[0])}
+    defaults = options(project / "build")
+    assert set(named) == set(defaults)
+    for option, default in defaults.items():
+        said = named[option].partition(":")[0]
+        if isinstance(default, (int, float)):
+            assert float(said) == default, option
+        elif default is not None:
+            assert said == f"`{default}`", option
 
     pytest.importorskip("torch")
     from patches.support.arguments import RANGES
@@ -116,9 +128,11 @@ def test_installing_brings_libcst_alone_and_builds_the_same_bytes(tmp_path, proj
     empty.mkdir()
     venv.create(folder, with_pip=True)
     python = folder / "bin/python"
-    done = run(python, "-m", "pip", "install", "--quiet", REPO)
+    copy = tmp_path / "copy"  # setuptools keeps what it has built, also of files that are gone
+    shutil.copytree(REPO, copy, ignore=shutil.ignore_patterns(".*", "dist", "demo"))
+    done = run(python, "-m", "pip", "install", "--quiet", copy)
     assert done.returncode == 0, done.stderr
-    assert not (REPO / "build/lib").exists()
+    assert not (copy / "build/lib").exists()
 
     code = """if 1:
         from importlib import metadata

@@ -9,25 +9,25 @@ from conftest import REPO, forget_patches, replace, tree
 
 from patcher.build.project import Project, Request
 
-NEW = ["new", "max_steps", "--file", "distributed.py", "--function", "train"]
-PATCH, TEST = "patches/max_steps.py", "tests/patches/test_max_steps.py"
+NEW = ["new", "a_new_patch", "--file", "distributed.py", "--function", "train"]
+PATCH, TEST = "patches/a_new_patch.py", "tests/patches/test_a_new_patch.py"
 
 
 def test_new_patch_is_the_last_of_the_default_series(project, patcher):
     result = patcher(*NEW, "--file", "dataparallel.py")
     assert (result.code, result.err) == (0, "")
-    line = (project / "patches/__init__.py").read_text().split("\n").index('    "max_steps": {},')
+    line = (project / "patches/__init__.py").read_text().split("\n").index('    "a_new_patch": {},')
     first, *steps = result.out.splitlines()
     assert (
         first
-        == f'wrote {PATCH} and {TEST}; added patches/__init__.py:{line + 1}: "max_steps": {{}},'
+        == f'wrote {PATCH} and {TEST}; added patches/__init__.py:{line + 1}: "a_new_patch": {{}},'
     )
     assert [step[:2] for step in steps] == ["1.", "2.", "3."]
     forget_patches()
     *_, patch = Project(project).patches_of(Request("standard"))
     places = {"train": 1}
     assert patch.sites == {"distributed.py": places, "dataparallel.py": places}
-    assert type(patch).__name__ == "MaxSteps"
+    assert type(patch).__name__ == "ANewPatch"
 
 
 @pytest.mark.parametrize("function", ["train", "<module>", "ProgressMeter.display"])
@@ -35,7 +35,9 @@ def test_skeleton_is_stale_and_says_what_to_fill_in(project, patcher, function):
     assert patcher(*NEW[:-1], function).code == 0
     result = patcher("apply")
     assert result.code == 1
-    says = r"upstream/distributed.py:\d+: max_steps: stale: refused: patches/max_steps.py is not"
+    says = (
+        r"upstream/distributed.py:\d+: a_new_patch: stale: refused: patches/a_new_patch.py is not"
+    )
     assert re.search(f"^error: {says} written yet$", result.out, re.MULTILINE)
     assert "Traceback" not in result.err
 
@@ -46,7 +48,7 @@ def test_skeletons_are_python_whose_test_fails_until_it_is_written(project, patc
     assert max(map(len, source.split("\n"))) <= 100 and source.count("TODO") >= 6
     names = [node.name for node in ast.parse(source).body[-1].body if hasattr(node, "name")]
     assert names == ["done", "leave_FunctionDef"]
-    spec = importlib.util.spec_from_file_location("test_max_steps", project / TEST)
+    spec = importlib.util.spec_from_file_location("test_a_new_patch", project / TEST)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     with pytest.raises(pytest.fail.Exception, match=f"{TEST} is not written yet"):
@@ -85,14 +87,14 @@ def test_topic_may_be_named(project, patcher):
     assert patcher(*NEW, "--topic", "numbers").code == 0
     forget_patches()
     names = list(Project(project).series("standard"))
-    assert names[names.index("seeded_run") + 1] == "max_steps"
+    assert names[names.index("seeded_run") + 1] == "a_new_patch"
 
 
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        (["MaxSteps"], "expected a name such as max_steps, found 'MaxSteps'"),
-        (["import"], "expected a name such as max_steps, found 'import'"),
+        (["ANewPatch"], "expected a name such as print_freq, found 'ANewPatch'"),
+        (["import"], "expected a name such as print_freq, found 'import'"),
         (["resume"], "there is a resume already: patches/resume.py"),
         (["support"], "there is a support already: patches/support/"),
         (

@@ -12,7 +12,7 @@ from patcher.build import nearest, upstream
 from patcher.build.project import Project
 from patcher.core.patch import Patch
 from patcher.core.problem import Problem
-from patcher.core.truth import Outcome, Verdict
+from patcher.core.truth import FAULT, Outcome, Verdict
 
 Tables = Mapping[str, Sequence[Outcome]]  # by series
 
@@ -97,10 +97,10 @@ def count(sites: Mapping[str, int]) -> str:
 def _stale(
     outcome: Outcome, where: str, place: str, found: Sequence[nearest.Trace], more: list[str]
 ) -> Problem:
-    what = f"expected {count(outcome.expected)}, found {count(outcome.found)}"
-    what += f"; {outcome.detail}" if outcome.detail else ""
-    if outcome.refused:
-        what = f"refused: {outcome.detail}"
+    what = f"refused: {outcome.detail}" if outcome.refused else outcome.detail
+    if not outcome.refused and outcome.found != outcome.expected:
+        counts = f"expected {count(outcome.expected)}, found {count(outcome.found)}"
+        what = f"{counts}; {what}" if what else counts
     message = printable(f"{outcome.patch}: stale{where}: {what}")
     line = next((trace.new.line for trace in found if trace.new), outcome.line)
     hint = [*nearest.shown(found, f"upstream/{outcome.file}", place), *more]
@@ -110,6 +110,8 @@ def _stale(
 def _advice(outcome: Outcome, is_locked: bool, lock: Mapping[str, Any]) -> str:
     """What to do.  The patch was clean on the text that was taken in: that is not the reason."""
     patch, file = f"patches/{outcome.patch}.py", f"upstream/{outcome.file}"
+    if outcome.detail.startswith(FAULT):
+        return f"Mend {patch}: what it edits has to look done, and not to be edited again."
     if is_locked and outcome.patch not in lock.get("stale", ()):
         changed = "see what has changed in patches/ and patcher/, with `git diff`"
         return f"{file} is as it was taken in: {changed}."

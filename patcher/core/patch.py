@@ -93,11 +93,12 @@ class Patch(Visit):
         self.draft.use(module, self.function)
         return module
 
-    def add_options(self, module: str) -> None:
-        """Let `module.add_options(parser)` add its options, below those of the script."""
+    def add_options(self, module: str) -> str:
+        """Let `module.add_options(parser)` add its options; the name to call the module by."""
         self._parser_for(module)
         self.draft.use(module, MODULE)
         self.draft.options.add(module)
+        return self.support(module)
 
     def inline(self, module: str, function: str) -> str:
         """Write the functions and options of `patches/support/<module>.py` into the script.

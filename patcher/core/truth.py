@@ -15,6 +15,8 @@ from patcher.core.patch import Patch
 from patcher.core.single_pass import Printer, apply_once
 from patcher.tree.names import MODULE
 
+FAULT = "a fault of the patch itself: "
+
 
 class Verdict(Enum):
     """What the truth table says about one patch on one file."""
@@ -54,13 +56,11 @@ def judge(
     after = draft.copy()
     expected, found = dict(patch.sites[file]), Counter[str]()
 
-    def outcome(
-        verdict: Verdict, line: int = 0, detail: str = "", refused: bool = False
-    ) -> Outcome:
+    def says(verdict: Verdict, line: int = 0, detail: str = "", refused: bool = False) -> Outcome:
         return Outcome(patch.slug(), file, verdict, expected, dict(found), line, detail, refused)
 
     def stale(line: int, detail: str, refused: bool = False) -> tuple[cst.Module, Draft, Outcome]:
-        return module, draft, outcome(Verdict.STALE, line, detail, refused)
+        return module, draft, says(Verdict.STALE, line, detail, refused)
 
     try:
         edited = apply_once(module, first, printer, after)
@@ -71,19 +71,17 @@ def judge(
         line = refused.line or _line(pristine, refused.node, first.function)
         return stale(line, refused.why, refused=True)
     if not found and first.already_done:
-        return module, draft, outcome(Verdict.OBSOLETE)
+        return module, draft, says(Verdict.OBSOLETE)
     if found != expected:
         return stale(*_where(pristine, patch, expected, found))
     if first.already_done:
-        return stale(
-            0, "the edit is already there, and there is more to edit: is upstream half patched?"
-        )
-    fault = "a fault of the patch itself: "
+        return stale(0, "the edit is already there, and more to edit: is upstream half patched?")
     if second.hits:
-        return stale(0, f"{fault}a second pass would edit {len(second.hits)} more")
+        more = _shown(edited, *second.hits[0])
+        return stale(0, f"{FAULT}a second pass would edit {len(second.hits)} more, {more}")
     if not second.already_done:
-        return stale(0, f"{fault}`done` does not see the edit")
-    return edited, after, outcome(Verdict.CLEAN)
+        return stale(0, f"{FAULT}`done` does not see the edit")
+    return edited, after, says(Verdict.CLEAN)
 
 
 # Where to look in upstream.  Positions are dear, so only an error pays for them.
@@ -115,9 +113,7 @@ def _where(
         apply_once(pristine, alone, Printer())
     for function, node in alone.hits:
         if found.get(function, 0) > expected.get(function, 0):
-            code = " ".join(pristine.code_for_node(node).split())
-            code = code if len(code) <= 100 else code[:97] + "..."
-            return lines[node], f"in {function}: {code}"
+            return lines[node], _shown(pristine, function, node)
     for function, count in expected.items():
         if found.get(function, 0) < count:
             if function not in functions:
@@ -125,6 +121,11 @@ def _where(
             line = 0 if function == MODULE else lines[functions[function]]
             return line, f"nothing to edit in {function}"
     return 0, ""
+
+
+def _shown(module: cst.Module, function: str, node: cst.CSTNode) -> str:
+    code = " ".join(module.code_for_node(node).split())
+    return f"in {function}: {code if len(code) <= 100 else code[:97] + '...'}"
 
 
 def _functions(node: cst.CSTNode, scope: tuple[str, ...] = ()) -> Iterable[tuple[str, cst.CSTNode]]:
