@@ -59,5 +59,11 @@ restart: Series = {  # and nothing is lost
 
 standard = guide | start | numbers | data | restart
 
-SERIES = {"guide": guide, "standard": standard}
+inputs: Series = {}  # that come as fast as the cores allow
+
+step: Series = {}  # as fast as the device allows, with the same numbers
+
+fast = standard | inputs | step
+
+SERIES = {"guide": guide, "standard": standard, "fast": fast}
 DEFAULT = "standard"

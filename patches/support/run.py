@@ -38,6 +38,8 @@ class Run:
         self.epoch = self.first_epoch = state.get("epoch", args.start_epoch)
         self.step, self.images = state.get("step", 0), state.get("images", 0)
         self.sums, self.meters = state.get("sums", []), []
+        self.kept: "dict[str, Any]" = {}
+        self.found = {name: state[name] for name in state if name not in ("state_dict", "optimizer")}
         best = float(state.get("best_acc1", 0))
         self.best_acc1 = 0.0 if best > 100 else best  # upstream could save such numbers
 
@@ -62,7 +64,14 @@ class Run:
             "run": self.id,
             "world_size": ranks.world_size(),
             "appended": dict(files.sizes),
+            **{name: thing.state_dict() for name, thing in self.kept.items()},
         }
+
+    def keep(self, name: str, thing):
+        """Save the state of `thing` too, under this name; if the checkpoint has one, load it now."""
+        self.kept[name] = thing
+        if name in self.found:
+            thing.load_state_dict(self.found[name])
 
     def first_step(self, sampler_length: int, batch_size: int) -> int:
         """The steps of the present epoch that were done before: 0 unless resumed inside it.
