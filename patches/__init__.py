@@ -59,9 +59,22 @@ restart: Series = {  # and nothing is lost
 
 standard = guide | start | numbers | data | restart
 
-inputs: Series = {}  # that come as fast as the cores allow
+inputs: Series = {  # that come as fast as the cores allow
+    "fast_decoding": {},
+    "prefetched_batches": {},
+    "short_lived_workers": {},
+}
 
-step: Series = {}  # as fast as the device allows, with the same numbers
+step: Series = {  # as fast as the device allows, with the same numbers
+    "mixed_precision": {},
+    "channels_last": {},
+    "fused_optimizer": {},
+    "gradient_views": {},
+    "compiled_model": {},
+    "accumulated_batches": {},
+    "synchronized_batchnorm": {},
+    "ddp_advice": {},
+}
 
 fast = standard | inputs | step
 

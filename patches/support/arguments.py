@@ -7,6 +7,7 @@ from .terminal import exit_with_error
 # Least and most. The limits are generous: what is beyond them is a slip of the finger, or ends in
 # the traceback of a library, or in a run that does nothing.
 RANGES = {
+    "accum": (1, 65536),
     "batch-size": (1, 2**20),
     "epochs": (0, 1000000),
     "expect-world": (1, 1000000),
@@ -14,6 +15,7 @@ RANGES = {
     "lr": (0, 1000),
     "momentum": (0, 1),
     "num-classes": (1, 1000000),
+    "prefetch": (1, 1024),
     "print-freq": (1, 1000000000),
     "save-every": (0, 1000000000),
     "seed": (0, 2**63 - 1),  # what torch takes

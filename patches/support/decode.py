@@ -5,6 +5,8 @@ import functools
 import os
 import re
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from PIL import Image
 from torchvision import datasets
@@ -37,32 +39,6 @@ def new_list():
             os.remove(LIST)
 
 
-def skipping(skip: int):
-    """A loader for ImageFolder that goes on if up to `skip` images of the job are bad."""
-    return functools.partial(load_image, skip=skip)
-
-
-def load_image(path: str, skip: int = 0) -> Image.Image:
-    """The image in a file, as RGB; RuntimeError with the file's name if it cannot be decoded.
-
-    The job may have up to `skip` such files. For each of them comes the next image of the folder,
-    which has the same label, so batches keep their size on every rank.
-    """
-    folder, name = os.path.split(path)
-    names = [name]
-    while names:
-        try:
-            return read(os.path.join(folder, names[0]))
-        except Exception as error:
-            note_bad_image(os.path.join(folder, names[0]), error, skip)
-        if names == [name]:
-            images = sorted(filter(datasets.folder.is_image_file, os.listdir(folder)))
-            after = [other for other in images if other >= name]
-            names = after + [other for other in images if other < name]
-        names = names[1:]
-    raise RuntimeError(f"{shown(folder)}: no image in this folder can be decoded")
-
-
 def read(path: str) -> Image.Image:
     """The image in a file as torchvision reads it, and grey ones of 16 bits scaled to 8.
 
@@ -81,6 +57,32 @@ def read(path: str) -> Image.Image:
             raise ValueError(f"{kind}: it is not clear which number is white; convert it to 8 bits")
         # The high byte, as Pillow does in colour.
         return image.convert("I").point(lambda value: value * (1 / 256)).convert("RGB")
+
+
+def skipping(skip: int):
+    """A loader for ImageFolder that goes on if up to `skip` images of the job are bad."""
+    return functools.partial(load_image, skip=skip)
+
+
+def load_image(path: str, skip: int = 0, read: "Callable[[str], Any]" = read):
+    """What `read` makes of an image file; RuntimeError with the file's name if that fails.
+
+    The job may have up to `skip` such files. For each of them comes the next image of the folder,
+    which has the same label, so batches keep their size on every rank.
+    """
+    folder, name = os.path.split(path)
+    names = [name]
+    while names:
+        try:
+            return read(os.path.join(folder, names[0]))
+        except Exception as error:
+            note_bad_image(os.path.join(folder, names[0]), error, skip)
+        if names == [name]:
+            images = sorted(filter(datasets.folder.is_image_file, os.listdir(folder)))
+            after = [other for other in images if other >= name]
+            names = after + [other for other in images if other < name]
+        names = names[1:]
+    raise RuntimeError(f"{shown(folder)}: no image in this folder can be decoded")
 
 
 def note_bad_image(path, error, skip):

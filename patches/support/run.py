@@ -16,6 +16,7 @@ from .terminal import print_once
 # The options that a checkpoint keeps.
 SETTINGS: "tuple[str, ...]" = ("epochs", "batch_size", "lr", "momentum", "weight_decay")
 SETTINGS += ("seed", "num_classes", "pretrained")
+LARGE = ("state_dict", "optimizer")  # not to be held in memory twice
 
 
 class Run:
@@ -38,8 +39,8 @@ class Run:
         self.epoch = self.first_epoch = state.get("epoch", args.start_epoch)
         self.step, self.images = state.get("step", 0), state.get("images", 0)
         self.sums, self.meters = state.get("sums", []), []
-        self.kept: "dict[str, Any]" = {}
-        self.found = {name: state[name] for name in state if name not in ("state_dict", "optimizer")}
+        self.kept: dict[str, Any] = {}
+        self.found = {name: state[name] for name in state if name not in LARGE}
         best = float(state.get("best_acc1", 0))
         self.best_acc1 = 0.0 if best > 100 else best  # upstream could save such numbers
 
@@ -68,7 +69,7 @@ class Run:
         }
 
     def keep(self, name: str, thing):
-        """Save the state of `thing` too, under this name; if the checkpoint has one, load it now."""
+        """Save the state of `thing` too, by this name; if the checkpoint has one, load it now."""
         self.kept[name] = thing
         if name in self.found:
             thing.load_state_dict(self.found[name])

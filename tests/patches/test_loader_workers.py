@@ -1,4 +1,4 @@
-"""Both loaders have as many workers as --workers says, and keep them."""
+"""Both loaders have as many workers as --workers says, and those of training stay."""
 
 import itertools
 
@@ -7,6 +7,6 @@ from builds import run_worker
 
 def serves(distributed, dataparallel, monkeypatch):
     for module, workers in itertools.product((distributed, dataparallel), (0, 3)):
-        for loader in run_worker(module, monkeypatch, "-j", str(workers)).loaders:
-            assert loader.num_workers == workers
-            assert loader.persistent_workers == (workers > 0)
+        training, validation = run_worker(module, monkeypatch, "-j", str(workers)).loaders
+        assert training.num_workers == validation.num_workers == workers
+        assert training.persistent_workers == (workers > 0)
