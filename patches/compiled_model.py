@@ -6,8 +6,8 @@ from patcher import Patch, Place, places, syntax
 class CompiledModel(Patch):
     """Let --compile have torch compile the model, under the same keys; upstream cannot.
 
-    It is off by default: the first steps take minutes. A compiler that is missing ends the job in
-    one line before the first step.
+    It is off by default: the first step of resnet18 takes half a minute on the CPU, and later ones
+    were no faster there. If torch has no compiler, the job ends in one line before the first step.
     """
 
     sites = {"distributed.py": {"main_worker": 1}, "dataparallel.py": {"main_worker": 1}}

@@ -6,8 +6,9 @@ from patcher import Patch, Place, places, syntax
 class FusedOptimizer(Patch):
     """Update all weights in one kernel; upstream starts several for each group of them.
 
-    Asked, not assumed: what torch has no such kernel for is updated as upstream does. Momentum that
-    comes from a checkpoint, in whatever layout, is laid out as its weights are.
+    Asked, not assumed: what torch has no such kernel for is updated as upstream does. The kernel
+    reads weights and momentum as they lie in memory, so those of a checkpoint, in whatever layout,
+    are laid out alike.
     """
 
     sites = {"distributed.py": {"main_worker": 2}, "dataparallel.py": {"main_worker": 2}}

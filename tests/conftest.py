@@ -32,6 +32,7 @@ GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CEILING
 CACHES = shutil.ignore_patterns("__pycache__")
 REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO / "examples"), str(REPO / "tests/patches")]
+Project(REPO).all_series()  # reads `patches` before any test file does: later, it would do so anew
 from jobs import build_of, command, data, fork, noise, run, server, shared, weights  # noqa: E402, F401
 
 

@@ -40,7 +40,7 @@ def test_model_in_wrappers_is_compiled_under_its_own_keys(without_kernels, capsy
     assert [*model.state_dict()] == keys
     torch.testing.assert_close(model(inputs), expected)
     (line,) = capsys.readouterr().out.splitlines()
-    assert re.match(r"compile: a layer took \d+ s, so the first step takes long", line)
+    assert re.match(r"compile: one layer took \d+ s, so the first step takes longer", line)
 
 
 def test_without_the_option_nothing_is_compiled(capsys):

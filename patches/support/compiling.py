@@ -14,7 +14,7 @@ def add_options(parser):
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="let torch compile the model: its first steps take minutes, later ones less time",
+        help="let torch compile the model: the first steps take a minute or more; made for GPUs",
     )
 
 
@@ -37,8 +37,8 @@ def begin(model: nn.Module, args):
     unwrap(model).compile()
     seconds = time.monotonic() - began
     print_once(
-        f"compile: a layer took {seconds:.0f} s, so the first step takes long, and the first ones "
-        "with another batch size or in validation take long again; then they are faster"
+        f"compile: one layer took {seconds:.0f} s, so the first step takes longer, and so do the "
+        "first ones with another batch size and of validation"
     )
 
 

@@ -156,6 +156,15 @@ def play(torch, devices):
     torch.cuda.get_device_properties = get_device_properties
     torch.cuda.set_device = set_device
     torch.cuda.current_device = lambda: existing(None)
+
+    class Stream(torch.cuda.Stream):  # all are one: what is asked of it is done at once
+        def __new__(cls, device=None):
+            existing(device)
+            return SimpleNamespace(wait_stream=lambda other: None)
+
+    torch.cuda.Stream = torch.cuda.current_stream = Stream
+    torch.cuda.stream = lambda stream: contextlib.nullcontext()
+    torch.empty_like = stays(torch.empty_like)
     torch.Tensor.cuda = cuda
     torch.nn.Module.cuda = cuda
     torch.Tensor.to = stays(torch.Tensor.to)
