@@ -63,8 +63,8 @@ def normalized(inputs: torch.Tensor) -> torch.Tensor:
     if inputs.dtype != torch.uint8:
         return inputs
     shift, scale = factors(inputs.device, inputs.size(2), _colours)
-    # Over whole rows: over three numbers the CPU is half as fast.
-    rows = torch.addcmul(shift, inputs.flatten(2), scale)
+    # Over whole rows, and in place: the CPU is twice as fast as over three numbers at a time.
+    rows = inputs.flatten(2).float().mul_(scale).add_(shift)
     return rows.view(inputs.shape).permute(0, 3, 1, 2)
 
 
