@@ -1,8 +1,8 @@
 """The generated parts of the pages: `make readme` writes them, and a test compares.
 
 Below a comment `<!-- FILE -->`, the block of Python is that file, whole. Between the comments
-`<!-- patches -->` and `<!-- /patches -->` is the table that `patcher list` prints. The README also has
-the size of each series, and what `patcher apply` prints.
+`<!-- patches -->` and `<!-- /patches -->` is the table that `patcher list` prints. The README also
+has the size of each series, and what `patcher apply` prints.
 """
 
 import os

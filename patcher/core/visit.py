@@ -57,14 +57,14 @@ class Visit(cst.CSTTransformer):
         visit = self._visitors.get(kind)
         return True if visit is None else visit(self, node) is not False
 
-    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> Result:  # type: ignore[override]
-        kind = type(original)
-        if not self.already_done and self.done(original):
+    def on_leave(self, old: cst.CSTNode, new: cst.CSTNode) -> Result:  # type: ignore[override]
+        kind = type(old)
+        if not self.already_done and self.done(old):
             self.already_done = True
         leave = self._leavers.get(kind)
-        result = updated if leave is None else leave(self, original, updated)
-        if result is not updated:
-            self.hits.append((self.function, original))
+        result = new if leave is None else leave(self, old, new)
+        if result is not new:
+            self.hits.append((self.function, old))
         if kind in SCOPES:
             self._scope.pop()
             if kind is cst.FunctionDef:

@@ -1,6 +1,7 @@
 """Images as bytes: workers decode and crop them as uint8, the device normalises them."""
 
 import functools
+import itertools
 from typing import Any
 
 import torch
@@ -85,11 +86,11 @@ class Pipeline:
         steps = getattr(transform, "transforms", [transform])
         self.trains = any(type(step) is TRAINING[0] for step in steps[:1])
         known = TRAINING if self.trains else VALIDATION
-        for number in range(max(len(steps), len(known))):
-            wanted = known[number].__name__ if number < len(known) else "no more"
-            found = type(steps[number]).__name__ if number < len(steps) else "no more"
-            if found != wanted or (number < len(steps) and type(steps[number]) not in known):
-                refuse(f"transforms of the images: expected {wanted}, found {found}")
+        kinds = map(type, steps)
+        for wanted, found in itertools.zip_longest(known, kinds):
+            if found is not wanted:
+                names = [kind.__name__ if kind else "no more" for kind in (wanted, found)]
+                refuse(f"transforms of the images: expected {names[0]}, found {names[1]}")
         self.resize, self.second, _, last = steps
         if self.resize.interpolation not in jpeg.FILTERS or getattr(self.resize, "max_size", None):
             refuse(f"transforms of the images: {self.resize} is not known")

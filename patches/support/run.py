@@ -29,6 +29,8 @@ class Run:
     images     images done in the unfinished epoch that was resumed, over all ranks; else 0
     sums       [sum, count] of the training meters then
     best_acc1  best validation accuracy so far, in percent
+    kept       what else each checkpoint has the state of, by name; see `keep`
+    found      the checkpoint that was resumed, without weights and optimizer
     """
 
     def __init__(self, model, optimizer, args, state=None):
