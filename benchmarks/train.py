@@ -1,6 +1,7 @@
 """What a training step costs in `fast`, against upstream's own, on the CPU.
 
     python benchmarks/train.py [--arch resnet18 --batch 16] [--turns 5] [--threads 1] [--compile]
+        [--profile]
 
 Each contestant is a process that runs the `main` of its script, `distributed.py`, as one rank with
 gloo; upstream's, with the guide's edits, believes that the CPU is CUDA.  In place of epochs it
@@ -8,7 +9,8 @@ trains a few generated batches whenever it is its turn, from the same weights.  
 that stands in the loop of `train`.  Steps are timed from one batch that the loop asks for to the
 next; the first, which prints a line, and the last are left out.  Ratios are those of one turn, and
 their median is shown: of CPU time, and of the clock.  Each row prints what was checked: the losses
-against upstream's, and what the host waits for in a step that prints nothing.
+against upstream's, and what the host waits for in a step that prints nothing.  --profile also says
+which of torch's operators a step of each contestant is spent in.
 """
 
 import argparse
@@ -127,6 +129,18 @@ def spying(waits: Counter):
         yield
 
 
+def profiled(train) -> "list[tuple[str, float]]":
+    """The operators that most of the time of `train()` is spent in, with their shares of it."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        train()
+    events = seen.key_averages()
+    whole = sum(event.self_cpu_time_total for event in events)
+    shares = sorted((event.self_cpu_time_total / whole, event.key) for event in events)
+    return [(name, share) for share, name in shares[:-7:-1]]
+
+
 def pretend_cuda() -> None:
     """Let upstream's script, which knows CUDA and NCCL alone, run on the CPU."""
     import torch
@@ -168,10 +182,17 @@ def work(script: Path, arch: str, size: int, argv: list[str]) -> None:
             model.module.load_state_dict(weights)
             optimizer.state.clear()
             losses.clear()
-            count, spied = json.loads(line)
+            count, spied, profiles = json.loads(line)
             batches = Generated(count + 2, size)
-            with spying(batches.waits) if spied else contextlib.nullcontext():
+
+            def steps(batches=batches):
                 train(batches, model, criterion, optimizer, *rest)
+
+            if profiles:
+                print(json.dumps(profiled(steps)), file=say, flush=True)
+                continue
+            with spying(batches.waits) if spied else contextlib.nullcontext():
+                steps()
             after, before = batches.seen[-1], batches.seen[1]
             waits = {name: (after[name] - before[name]) / count for name in after}
             numbers = [float(loss) for loss in losses]
@@ -213,15 +234,14 @@ class Contestant:
             text=True,
         )
 
-    def train(self, steps: int, spied: bool = False):
+    def train(self, steps: int, spied: bool = False, profiles: bool = False):
         """Train so many steps and two more."""
-        print(json.dumps([steps, spied]), file=self.process.stdin, flush=True)
+        print(json.dumps([steps, spied, profiles]), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
             self.log.seek(0)
             raise SystemExit(f"{self.name} has ended\n{self.log.read()[-3000:]}")
-        seconds, losses, waits = json.loads(line)
-        return seconds, losses, waits
+        return json.loads(line)
 
     def time(self, steps: int) -> None:
         seconds, self.losses, _ = self.train(steps)
@@ -244,7 +264,7 @@ def checked(one: Contestant, upstream: Contestant) -> str:
     return f"losses of {len(one.losses)} steps {100 * apart:.4f} % apart; waits: {waits}"
 
 
-def compare(arch: str, size: int, names, turns: int, steps: int, threads: int) -> None:
+def compare(arch: str, size: int, names, turns: int, steps: int, threads: int, profiles) -> None:
     """Print a row for each contestant."""
     import digits
 
@@ -271,6 +291,9 @@ def compare(arch: str, size: int, names, turns: int, steps: int, threads: int) -
                 f"  {one.name:18} CPU {seconds[0]:6.3f} s {faster[0]:5.2f} x, "
                 f"clock {seconds[1]:6.3f} s {faster[1]:5.2f} x | {checked(one, upstream)}"
             )
+            if profiles:
+                shares = one.train(steps, profiles=True)
+                print("  ", ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares))
         for one in made:
             one.end()
 
@@ -289,12 +312,13 @@ def main() -> None:
     add("--threads", type=int, default=1, help="threads of torch (default: 1)")
     add("--contestants", nargs="+", help="besides upstream (default: see CASES)")
     add("--compile", action="store_true", help="also fast --compile, which takes minutes")
+    add("--profile", action="store_true", help="also say where the time goes, by operator")
     args = parser.parse_args()
     for arch in [args.arch] if args.arch else CASES:
         size, names = CASES[arch]
         names = ["upstream", *(args.contestants or names)]
         names += ["fast --compile"] if args.compile else []
-        compare(arch, args.batch or size, names, args.turns, args.steps, args.threads)
+        compare(arch, args.batch or size, names, args.turns, args.steps, args.threads, args.profile)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ class MixedPrecision(Patch):
         f"{name}.py": {"main_worker": 1, "train": 3, "validate": 1}
         for name in ("distributed", "dataparallel")
     }
-    needles = (b"torch.optim.", b"def train(", b"def validate(")
+    needles = (b"torch.optim.", b"optimizers.build(", b"def train(", b"def validate(")
     origin = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
     changes = [
         (
@@ -32,8 +32,7 @@ class MixedPrecision(Patch):
         "def train(net, f, x):\n    loss = f(net.head(x), y)\n    loss.backward(grad)\n",
         "def validate(net, x):\n    x = torch.relu(x)\n    timer.step()\n",
     ]
-    # `finite_loss` takes the name of the optimizer from the line that this edits.
-    needs = ("any_device", "resume", "finite_loss")
+    needs = ("any_device", "resume")
 
     def done(self, node: cst.CSTNode) -> bool:
         calls = ("begin", "forward", "backward", "step")

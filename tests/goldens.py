@@ -12,7 +12,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
-BASE = {"fast": "standard"}
+BASE = {"fast": "standard", "vit": "fast"}
 
 
 def golden(series: str) -> Path:

@@ -83,17 +83,18 @@ def test_the_readme_shows_what_apply_prints(project, patcher):
 
 
 def test_the_training_page_has_every_option_its_default_and_its_range(project, patcher):
-    for series in ("standard", "fast"):
+    for series in ("standard", "fast", "vit"):
         assert patcher("apply", "--series", series, "--out", series).code == 0
     page = (REPO / "docs/training.md").read_text().partition("## Options")[2].partition("## ")[0]
     lines = [line for line in page.splitlines() if line.startswith("| `")]
     rows = [[cell.strip() for cell in line.split("|")][1:-1] for line in lines]
     named = {name: row[1] for row in rows for name in re.findall(r"(?<![\w-])-[\w-]+", row[0])}
-    defaults = options(project / "fast")
+    defaults = options(project / "vit")
     assert set(named) == set(defaults)
-    marked = {row[0] for row in rows if row[3].endswith("(fast)")}
-    alone = set(defaults) - set(options(project / "standard"))
-    assert {row[0] for row in rows if alone & set(re.findall(r"--[\w-]+", row[0]))} == marked
+    for series, below in (("fast", "standard"), ("vit", "fast")):
+        marked = {row[0] for row in rows if row[3].endswith(f"({series})")}
+        alone = set(options(project / series)) - set(options(project / below))
+        assert {row[0] for row in rows if alone & set(re.findall(r"--[\w-]+", row[0]))} == marked
     for option, default in defaults.items():
         said = named[option].partition(":")[0]
         if isinstance(default, (int, float)):

@@ -323,7 +323,8 @@ PROOF = """\
 {file} is missing, or has no function `serves(distributed, dataparallel, monkeypatch)` that fails \
 if {name} is left out: `python -m patcher new` writes its start, docs/writing-a-patch.md says how"""
 CASES = [(series, name) for series in ("guide", "standard") for name in SERIES[series]]
-CASES += [("fast", name) for name in SERIES["fast"] if name not in SERIES["standard"]]
+for series, below in BASE.items():
+    CASES += [(series, name) for name in SERIES[series] if name not in SERIES[below]]
 
 
 @pytest.mark.parametrize("name", NAMES)

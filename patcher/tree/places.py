@@ -145,14 +145,18 @@ def optimizer_in(function: cst.FunctionDef) -> tuple[str, str] | None:
 
 
 def optimized(line: cst.CSTNode) -> tuple[str, str] | None:
-    """The names in `optimizer = torch.optim.<any>(model.parameters(), ...)`: (model, optimizer)."""
+    """The names in `optimizer = torch.optim.<any>(model.parameters(), ...)`: (model, optimizer).
+
+    Or in `optimizer = optimizers.build(model, ...)`, which the patch `optimizer_choice` writes.
+    """
     name, value = syntax.binding(line) or ("", None)
     if not isinstance(value, cst.Call) or not value.args:
         return None
-    given = value.args[0].value
-    if not syntax.is_dotted(syntax.receiver(value), "torch.optim"):
+    model: cst.CSTNode | None = value.args[0].value
+    if syntax.is_dotted(syntax.receiver(value), "torch.optim"):
+        model = syntax.receiver(model) if syntax.is_method_call(model, "parameters") else None
+    elif not syntax.is_call(value, "optimizers.build"):
         return None
-    model = syntax.receiver(given) if syntax.is_method_call(given, "parameters") else None
     return (model.value, name) if isinstance(model, cst.Name) else None
 
 
@@ -163,7 +167,8 @@ def training_names(function: cst.FunctionDef) -> dict[str, str]:
         if syntax.is_method_call(node, "train"):
             found["model"] = syntax.receiver(node)
         elif syntax.is_method_call(node, "step"):
-            found["optimizer"] = syntax.receiver(node)
+            # A patch may have made it `precision.step(optimizer)`.
+            found["optimizer"] = node.args[0].value if node.args else syntax.receiver(node)
         elif syntax.is_method_call(node, "format"):
             if (syntax.string(syntax.receiver(node)) or "").startswith("Epoch"):
                 found["epoch"] = node.args[0].value
