@@ -78,5 +78,22 @@ step: Series = {  # as fast as the device allows, with the same numbers
 
 fast = standard | inputs | step
 
-SERIES = {"guide": guide, "standard": standard, "fast": fast}
+recipe: Series = {  # that trains a model well, and not only fast
+    "optimizer_choice": {},
+    "scheduled_rate": {},
+    "clipped_gradients": {},
+    "image_sizes": {},
+    "mixed_images": {},
+    "smoothed_labels": {},
+    "averaged_weights": {},
+    "repeated_images": {},
+    "augmented_images": {},
+    "model_options": {},
+    "initial_weights": {},
+    "recipes": {},
+}
+
+vit = fast | recipe
+
+SERIES = {"guide": guide, "standard": standard, "fast": fast, "vit": vit}
 DEFAULT = "standard"

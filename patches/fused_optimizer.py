@@ -12,7 +12,7 @@ class FusedOptimizer(Patch):
     """
 
     sites = {"distributed.py": {"main_worker": 2}, "dataparallel.py": {"main_worker": 2}}
-    needles = (b"torch.optim.",)
+    needles = (b"torch.optim.", b"optimizers.build(")
     origin = "https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html"
     changes = [
         (
@@ -27,7 +27,8 @@ class FusedOptimizer(Patch):
     ]
 
     def done(self, node: cst.CSTNode) -> bool:
-        return syntax.is_call(node, "kernels.fused_or_none")
+        calls = ("fused_or_none", "align")  # `optimizer_choice` replaces the first one
+        return any(syntax.is_call(node, f"kernels.{name}") for name in calls)
 
     def leave_SimpleStatementLine(self, original, updated: cst.SimpleStatementLine):
         (model, _), value = places.optimized(updated) or ("", ""), syntax.expression(updated)

@@ -18,7 +18,9 @@ MODULES = [
     for module in pkgutil.iter_modules(support.__path__)
 ]
 SCRIPTS = ("distributed", "dataparallel")
-FLOATS = ("lr", "momentum", "timeout", "weight-decay")
+FLOATS = ("lr", "min-lr", "momentum", "timeout", "warmup", "warmup-start", "weight-decay")
+FLOATS += ("clip-grad", "cutmix", "dropout", "ema", "label-smoothing", "mixup", "random-erase")
+FLOATS += ("stochastic-depth",)
 OUT_OF_RANGE = [
     *((option, str(least - 1)) for option, (least, _) in arguments.RANGES.items()),
     *((option, str(most + 1)) for option, (_, most) in arguments.RANGES.items()),
@@ -172,7 +174,7 @@ def test_home_folder_is_meant_in_every_option_that_names_a_path(monkeypatch):
         for action in parser._actions
         if action.type in (None, str) and action.nargs is None and not action.choices
     }
-    named = {"data", "output_dir", "resume"}
+    named = {"data", "init", "output_dir", "resume"}
     assert set(strings) - named == {"device", "gpus"} & set(
         strings
     )  # another one may be a path, too

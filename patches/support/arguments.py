@@ -9,23 +9,40 @@ from .terminal import exit_with_error
 RANGES = {
     "accum": (1, 65536),
     "batch-size": (1, 2**20),
+    "cutmix": (0, 1000),
+    "dropout": (0, 1),
+    "ema": (0, 1000000),
+    "clip-grad": (0, 1000000),
     "epochs": (0, 1000000),
     "expect-world": (1, 1000000),
+    "image-size": (1, 8192),
+    "label-smoothing": (0, 1),
     "local_rank": (-1, 65535),  # -1 is upstream's default: nobody has said it
     "lr": (0, 1000),
+    "mixup": (0, 1000),
+    "min-lr": (0, 1000),
     "momentum": (0, 1),
     "num-classes": (1, 1000000),
     "prefetch": (1, 1024),
     "print-freq": (1, 1000000000),
+    "ra-magnitude": (0, 30),
+    "random-erase": (0, 1),
+    "repeats": (1, 1000),
     "save-every": (0, 1000000000),
     "seed": (0, 2**63 - 1),  # what torch takes
     "skip-bad-images": (0, 1000000000),
     "start-epoch": (0, 1000000),
+    "stochastic-depth": (0, 1),
     "timeout": (1, 31536000),  # seconds: a year
+    "val-crop": (1, 8192),
+    "val-resize": (1, 8192),
+    "warmup": (0, 1000000),
+    "warmup-start": (0, 1),
+    "warmup-steps": (0, 1000000000),
     "weight-decay": (0, 1),
     "workers": (0, 1024),
 }
-PATHS = ("data", "output_dir", "resume")
+PATHS = ("data", "init", "output_dir", "resume")
 
 
 def check(args):
@@ -41,6 +58,8 @@ def check(args):
         if value is not None and not least <= value <= most:
             found = str(value).removesuffix(".0")  # -1 as it was given, not -1.0
             exit_with_error(f"--{option}: expected {least} to {most}, found {found}")
+    if getattr(args, "warmup", 0) and getattr(args, "warmup_steps", 0):
+        exit_with_error("--warmup and --warmup-steps say the same; give one of the two")
     check_epochs(args)
 
 

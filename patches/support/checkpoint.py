@@ -19,19 +19,24 @@ A checkpoint is a dictionary of tensors and plain Python, and torch reads it wit
     world_size  the number of ranks
     appended    the size of each file that the script appends to, in bytes, by name
 
-There is more if a patch asks for it with `Run.keep`, such as `scaler` for --amp fp16.
+There is more if a patch asks for it with `Run.keep`, such as `scaler` for --amp fp16 and `ema` for --ema.
 
 States of random generators are not in it. What training draws follows from seed, epoch, step and
 rank, so any number of ranks can go on.
 """
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import torch.backends.cudnn as cudnn
 
 from . import decode, output_folder, owner, ranks, saved
 from .run import Run
 from .terminal import exit_with_error, print_once
+
+# A script's own: fit(model, optimizer, state) makes a checkpoint fit the model, and says how.
+fit: "Callable[[Any, Any, dict[str, Any]], str] | None" = None
 
 
 def add_options(parser):
@@ -58,7 +63,7 @@ def add_options(parser):
 
 def check(args):
     """End a run that has no weights to evaluate, or would replace a checkpoint of another run."""
-    if args.evaluate and not (args.resume or args.pretrained):
+    if args.evaluate and not (args.resume or args.pretrained or getattr(args, "init", None)):
         ways = "name a checkpoint with --resume, or ask for --pretrained ones"
         exit_with_error(f"--evaluate: there are no weights; {ways}")
     if args.overwrite and args.resume == "auto":
@@ -74,7 +79,12 @@ def check(args):
 
 
 def to_resume(args) -> bool:
-    """Whether the run will go on from a checkpoint, so that the first weights do not matter."""
+    """Whether the run will take its weights from a file, so that the first ones do not matter."""
+    return bool(getattr(args, "init", None)) or resumes(args)
+
+
+def resumes(args) -> bool:
+    """Whether the run will go on from a checkpoint."""
     return bool(args.resume) and (args.resume != "auto" or bool(output_folder.here()))
 
 
@@ -88,13 +98,14 @@ def start(model, optimizer, args) -> "Run":
     found = output_folder.take(model, args) if ranks.is_rank_zero() else (None, None)
     path, problem = ranks.broadcast(found)
     exit_if_any(problem)
-    state = {}
+    state, fitted = {}, ""
     if path is not None:
         state, problem = saved.read_for(path, args)
         exit_if_any(problem)
         read = [state.get(name) for name in ("run", "epoch", "step")]
         other = f"--resume {path}: not all hosts find the same checkpoint there; share the folder"
         exit_if_any(None if read == ranks.broadcast(read) else other)
+        fitted = fit(model, optimizer, state) if fit else ""
         saved.load_weights(model, state, path)
         take_seed(args, state)
     if "optimizer" in state:
@@ -105,6 +116,7 @@ def start(model, optimizer, args) -> "Run":
     if path is not None:
         said = [f"resumed from {path}: {run.epoch} epochs and {run.step} steps done"]
         said[0] += f", best Acc@1 {run.best_acc1:.3f}"
+        said += [fitted] if fitted else []
         print_once("; ".join([*said, *saved.changes(state, args)]))
     if not args.evaluate:
         decode.new_list()

@@ -28,11 +28,11 @@ def add_options(parser):
 
 
 def enter_output_dir(args):
-    """Make --output-dir the working directory; `args.data` and `args.resume` become absolute.
+    """Make --output-dir the working directory; its paths become absolute.
 
     Rank 0, which alone writes, tries whether it can.
     """
-    for name in ("data", "resume"):
+    for name in ("data", "init", "resume"):
         path = getattr(args, name, None)
         if path and path != "auto":
             setattr(args, name, os.path.abspath(path))

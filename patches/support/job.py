@@ -24,7 +24,7 @@ from .folders import class_names
 from .terminal import exit_with_error
 
 # May be another one on each host: paths, and what the host has.
-OWN = {"data", "output_dir", "resume", "local_rank", "workers"}
+OWN = {"data", "init", "output_dir", "resume", "local_rank", "workers"}
 
 _store = None  # over which the ranks have met; the keys are this start's own
 _has_own_gpu = False

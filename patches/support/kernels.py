@@ -20,15 +20,16 @@ def layout_of(model: nn.Module, device: torch.device, args) -> torch.memory_form
     return torch.channels_last if convolutions > 1 and fast else torch.preserve_format
 
 
-def fused_or_none(model: nn.Module) -> "bool | None":
-    """Whether SGD can update all weights of `model` in one kernel; None if not, so torch chooses.
+def fused_or_none(model: nn.Module, kind: str = "SGD") -> "bool | None":
+    """Whether torch.optim's `kind`, SGD or AdamW, can update all weights of `model` in one kernel.
 
-    Asked by trying: versions of torch have it for other devices.
+    None if not, so torch chooses. Asked by trying: versions of torch have it for other devices.
     """
     weight = torch.zeros(2, device=next(model.parameters()).device, requires_grad=True)
     weight.grad = torch.zeros_like(weight)
+    options = {"momentum": 0.9} if kind == "SGD" else {}
     try:
-        torch.optim.SGD([weight], 0.1, momentum=0.9, fused=True).step()
+        getattr(torch.optim, kind)([weight], 0.1, fused=True, **options).step()
     except RuntimeError:
         return None
     return True

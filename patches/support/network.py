@@ -2,7 +2,6 @@
 
 import os
 import time
-import warnings
 
 import torch
 import torch.distributed as dist
@@ -10,6 +9,7 @@ import torch.nn as nn
 from torchvision import models
 
 from . import ranks
+from .builder import new_model, why_unusable
 from .folders import class_names
 from .terminal import exit_with_error, print_once
 
@@ -34,7 +34,13 @@ def check(args):
         exit_with_error(f"--data {args.data}: there are no class folders in its train/")
     if classes(args) < found:
         exit_with_error(f"--num-classes {args.num_classes}: train/ has {found} classes")
-    reason = why_unusable(args.arch, classes(args), training=not args.evaluate)
+    size = getattr(args, "image_size", 224)
+    crop, reason = getattr(args, "val_crop", size), None
+    more = getattr(args, "builder", {})  # from checks of other modules: what else it is made with
+    if not args.evaluate:
+        reason = why_unusable(args.arch, classes(args), size=size, **more)
+    if not reason and (args.evaluate or crop != size):
+        reason = why_unusable(args.arch, classes(args), training=False, size=crop, **more)
     if reason:
         exit_with_error(f"--arch {args.arch}: {reason}")
     if args.pretrained:
@@ -82,43 +88,6 @@ def fetch_weights(weights):
         )
 
 
-def why_unusable(arch: str, outputs: int, training: bool = True) -> "str | None":
-    """Why images of 224 x 224 and this loss cannot train, or evaluate, `arch`, or None.
-
-    Some models have more outputs in training. Tried with the shapes alone, on the meta device.
-    """
-
-    def on_meta(convert):
-        return lambda module, name, value: value if value is None else convert(value.to("meta"))
-
-    hooks = [
-        nn.modules.module.register_module_parameter_registration_hook(on_meta(nn.Parameter)),
-        nn.modules.module.register_module_buffer_registration_hook(on_meta(lambda value: value)),
-    ]
-    try:
-        model = new_model(arch, outputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    try:
-        output = model.train(training)(torch.empty(2, 3, 224, 224, device="meta"))
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        return f"it does not take images of 224 x 224 ({reason})"
-    if not isinstance(output, torch.Tensor):
-        mode = "training" if training else "evaluation"
-        return f"in {mode} it gives {type(output).__name__}, the loss takes one tensor"
-    return None
-
-
-def new_model(arch: str, outputs: int) -> nn.Module:
-    """A model with random weights, without what torchvision warns of how they are drawn."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model: nn.Module = models.get_model(arch, num_classes=outputs)
-    return model
-
-
 def build(args, pretrained: bool = False) -> nn.Module:
     """The model `args.arch` with an output for each class, on the CPU.
 
@@ -127,20 +96,27 @@ def build(args, pretrained: bool = False) -> nn.Module:
     DistributedDataParallel gives all others what rank 0 has; but a few models that can only be
     evaluated are other models with weights. A head for other classes than theirs is new.
     """
-    outputs = classes(args)
+    outputs, more = classes(args), getattr(args, "builder", {})
     if not pretrained or not (ranks.is_first_on_host() or args.evaluate):
-        return new_model(args.arch, outputs)
+        return new_model(args.arch, outputs, **more)
     weights = models.get_model_weights(args.arch).IMAGENET1K_V1
     whole: nn.Module = models.get_model(args.arch, weights=weights)
-    if outputs == len(weights.meta["categories"]):
+    if outputs == len(weights.meta["categories"]) and not more:
         return whole
-    model = new_model(args.arch, outputs)
+    model = new_model(args.arch, outputs, **more)
+    state = whole.state_dict()
+    if isinstance(model, models.VisionTransformer) and model.image_size != whole.image_size:
+        resize = models.vision_transformer.interpolate_embeddings
+        state = resize(model.image_size, model.patch_size, state)
+        sizes = f"{whole.image_size} to {model.image_size}"
+        print_once(f"{args.arch}: its position embedding is interpolated from {sizes} pixels")
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    state = whole.state_dict().items()
-    fitting = {name: value for name, value in state if value.shape == shapes[name]}
+    # Without heads that serve training alone, it has no place for their weights.
+    fitting = {name: value for name, value in state.items() if value.shape == shapes.get(name)}
     model.load_state_dict(fitting, strict=False)
     new = ", ".join(name for name in shapes if name not in fitting)
-    print_once(f"{args.arch}: {new} start at random, for {outputs} classes")
+    if new:
+        print_once(f"{args.arch}: {new} start at random, for {outputs} classes")
     return model
 
 
@@ -166,9 +142,14 @@ def for_validation(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return model
     own: nn.Module = model.module
+    send_buffers(own)
+    return own
+
+
+def send_buffers(model: nn.Module):
+    """Give all ranks the buffers that rank 0 has. Collective."""
     for buffer in model.buffers():
         dist.broadcast(buffer, 0)
     # Loading processes are forked next. A thread of gloo that lets go of its last tensor just then
     # would leave a lock of Python 3.11 taken in them, and they would never begin.
     time.sleep(0.1)
-    return own

@@ -10,9 +10,9 @@ from .network import unwrap, why_wrong_head
 from .terminal import exit_with_error, program
 
 LAST, PREVIOUS, BEST = "checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar"
-LOG = "dataparallel.csv"
+LOG, ARGUMENTS = "dataparallel.csv", "args.json"
 # All that a run writes, in the order in which it is moved away: without the last one it is gone.
-FILES = (PREVIOUS, BEST, LOG, decode.LIST, LAST)
+FILES = (PREVIOUS, BEST, LOG, ARGUMENTS, decode.LIST, LAST)
 
 
 def here() -> "list[str]":
@@ -61,7 +61,7 @@ def take(model, args):
         if not path:
             where = f"no checkpoint in {os.getcwd()}"
             print(f"--resume auto: {where}, starting from the beginning", flush=True)
-    if args.evaluate and path is None:
+    if args.evaluate and path is None and not getattr(args, "init", None):
         nothing = f"--evaluate: there are no weights in {os.getcwd()}"
         return None, why_wrong_head(args) if args.pretrained else nothing
     if args.evaluate:

@@ -134,6 +134,12 @@ def backward(loss: torch.Tensor):
     (loss if _scaler is None else _scaler.scale(loss)).backward()
 
 
+def unscale(optimizer: torch.optim.Optimizer):
+    """Take the scale of float16 from the gradients, once before `step`: to read or change them."""
+    if _scaler is not None:
+        _scaler.unscale_(optimizer)
+
+
 def step(optimizer: torch.optim.Optimizer):
     """`optimizer.step()`; if a gradient of float16 is not finite, there is none, and a new scale.
 

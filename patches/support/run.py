@@ -15,7 +15,7 @@ from .terminal import print_once
 
 # The options that a checkpoint keeps.
 SETTINGS: "tuple[str, ...]" = ("epochs", "batch_size", "lr", "momentum", "weight_decay")
-SETTINGS += ("seed", "num_classes", "pretrained")
+SETTINGS += ("seed", "num_classes", "pretrained", *saved.RECIPE)
 LARGE = ("state_dict", "optimizer")  # not to be held in memory twice
 
 

@@ -16,6 +16,11 @@ from .network import unwrap
 from .terminal import exit_with_error
 
 FORMAT = 1
+# The settings of a recipe, of scripts that have them.
+RECIPE: "tuple[str, ...]" = ("recipe", "opt", "betas", "decay", "schedule", "warmup")
+RECIPE += ("warmup_steps", "warmup_start", "min_lr", "clip_grad", "label_smoothing", "mixup")
+RECIPE += ("cutmix", "repeats", "ema", "augment", "ra_magnitude", "random_erase", "image_size")
+RECIPE += ("val_resize", "val_crop", "interpolation", "dropout", "stochastic_depth")
 FOREIGN = ("epoch", "arch", "state_dict", "best_acc1", "optimizer")  # of other scripts' checkpoints
 
 
@@ -132,8 +137,13 @@ def changes(state, args) -> "list[str]":
     new = dict(vars(args), world_size=world)
     for values in (old, new):
         values["global_batch"] = values.get("batch_size", 0) * values["world_size"]
-    told = ("world_size", "global_batch", "lr", "momentum", "weight_decay")
-    other = [name for name in told if name in old and settings and old[name] != new[name]]
+        if "betas" in values:
+            values["betas"] = [*values["betas"]]  # a tuple unless the command line has them
+        if values.get("warmup_steps"):
+            values.pop("warmup", None)  # it follows from them, once there is a loader
+    told = ("world_size", "global_batch", "lr", "momentum", "weight_decay", *RECIPE)
+    both = [name for name in told if name in old and name in new and settings]
+    other = [name for name in both if old[name] != new[name]]
     found += [f"{name} was {old[name]}, is {new[name]}" for name in other]
     if args.seed is not None and state.get("seed", args.seed) != args.seed:
         found.append(f"seed stays {state['seed']}, not {args.seed}")

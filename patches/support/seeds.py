@@ -57,7 +57,7 @@ def seed_step(run, epoch: int, step: int):
         module.default_generators[index].manual_seed(own)
 
 
-class SamplesLeft(torch.utils.data.Sampler[tuple[int, tuple[int, int]]]):
+class SamplesLeft(torch.utils.data.Sampler[tuple[int, tuple[int, ...]]]):
     """The samples of `sampler` that epoch `run.epoch` has left: pairs (index, (seed, epoch)).
 
     `seed` is `run.seed`. Order and augmentation follow from these three numbers alone, whichever
@@ -78,8 +78,10 @@ class SamplesLeft(torch.utils.data.Sampler[tuple[int, tuple[int, int]]]):
             self.sampler.seed = seed
         batch_size = self.run.args.batch_size
         first = self.run.first_step(len(self), batch_size) * batch_size
-        for index in itertools.islice(self.sampler, first, None):
-            yield index, (seed, epoch)
+        for drawn in itertools.islice(self.sampler, first, None):
+            # A sampler that repeats images gives pairs: (index, number of the copy).
+            index, *copy = drawn if isinstance(drawn, tuple) else (drawn,)
+            yield index, (seed, epoch, *copy)
 
 
 def shuffled(images, run) -> SamplesLeft:
