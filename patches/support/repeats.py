@@ -57,7 +57,7 @@ class Repeated(DistributedSampler[int]):
         self.times = times
 
     def __iter__(self):
-        whole: "DistributedSampler[int]" = DistributedSampler(self.dataset, 1, 0, seed=self.seed)
+        whole: DistributedSampler[int] = DistributedSampler(self.dataset, 1, 0, seed=self.seed)
         whole.set_epoch(self.epoch)
         return copies([*whole], self.times, range(self.rank, self.total_size, self.num_replicas))
 
