@@ -107,3 +107,12 @@ def test_a_convolutional_model_begins_with_the_loss_of_standard(begin):
     assert [end.statuses for end in ends] == [[0, 0], [0, 0]], [end.err for end in ends]
     ((one,), (other,)) = (map(float, LOSS.findall(end.outs[0])) for end in ends)
     assert one == pytest.approx(other, rel=0, abs=1e-4)  # four digits are printed
+
+
+def test_vit_without_options_trains_bit_for_bit_like_fast(begin):
+    starts = [begin(series, "--arch", "tiny_vit", "--epochs", "1") for series in ("fast", "vit")]
+    ends = [end() for end in starts]
+    assert [end.statuses for end in ends] == [[0, 0], [0, 0]], [end.err for end in ends]
+    fast, vit = (state(end.folder / FILES[0]) for end in ends)
+    for name in ("state_dict", "optimizer", "sums", "best_acc1"):
+        assert not (where := difference(fast[name], vit[name])), where
