@@ -4,7 +4,7 @@ VENV ?= .venv
 OLDEST ?= .venv-oldest
 BIN = $(VENV)/bin
 
-.PHONY: demo test test-thorough test-oldest lint bench golden readme clean
+.PHONY: demo test test-thorough test-oldest lint bench golden readme image-test clean
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/demo.py
@@ -47,6 +47,12 @@ $(VENV)/ready $(OLDEST)/ready: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS)]"
 	touch $@
+
+# Builds the image and runs what it runs by default. IMAGE_ARGS="--build-arg BASE=..." builds a variant; DOCKER=podman.
+DOCKER ?= docker
+image-test:
+	$(DOCKER) build --tag patcher:test --build-arg REVISION=$$(git rev-parse HEAD) $(IMAGE_ARGS) .
+	$(DOCKER) run --rm --network none --hostname localhost --shm-size 1g patcher:test
 
 clean:
 	rm -rf $(VENV) $(OLDEST) .venv-bench build demo dist *.egg-info .pytest_cache .hypothesis .ruff_cache

@@ -33,6 +33,8 @@ examples:
   patcher export debian/patches          for git apply, patch -p1 or quilt
   patcher vendor https://github.com/tczhangzhi/pytorch-distributed
                                          what every patch says to the newest upstream
+  patcher report                         one page: patches, diffs; and curves of runs, if named
+  patcher verify --quick                 do the scripts train on this machine?
   patcher rewrite --write my_scripts     mend the same faults in other scripts
   patcher new print_freq --file distributed.py --function train
                                          begin a patch: its file, its test, its line in the series
@@ -88,6 +90,11 @@ REQUEST = (
 )
 BUILD = (*REQUEST, value("--out", "DIR", "the folder that is built (default: build)"))
 
+
+def runs(number: str) -> Add:
+    return value("runs", "RUN", "the output folder of a run, or its metrics.jsonl", nargs=number)
+
+
 COMMANDS: dict[str, tuple[str, Sequence[Add]]] = {
     "apply": (
         "write the patched scripts, all or nothing",
@@ -95,7 +102,7 @@ COMMANDS: dict[str, tuple[str, Sequence[Add]]] = {
     ),
     "check": (
         "exit 1 if a patch is stale or obsolete, or the build is not what apply would write",
-        (*BUILD, VERBOSE),
+        (form("sarif"), *BUILD[1:], VERBOSE),
     ),
     "diff": (
         "show what apply does to upstream, as a unified diff; exit like check",
@@ -125,10 +132,47 @@ COMMANDS: dict[str, tuple[str, Sequence[Add]]] = {
             value("--timeout", "S", "for git, in s (default: 120)", type=seconds, default=120),
         ),
     ),
+    "report": (
+        "write one page to look at: patches, diffs with their reasons, curves; exit like check",
+        (
+            *(*BUILD, runs("*")),
+            value("--verify", "FILE", "also show what `verify --format json` has printed"),
+            value("--output", "FILE", "the page (default: report.html)", "-o"),
+        ),
+    ),
+    "plot": (
+        "draw the curves of runs, several over each other",
+        (
+            form(),
+            runs("+"),
+            value("--output", "FILE", "a .png, .svg or .pdf (default: curves.png)", "-o"),
+        ),
+    ),
+    "verify": (
+        "train a few steps on this machine, and check all that comes of it",
+        (
+            *BUILD[1:],
+            switch("--quick", help="a smaller model and two steps an epoch: a minute or so"),
+            value("--data", "DIR", "train on some images of this data set (default: drawn digits)"),
+            value("--arch", "NAME", "the model (default: resnet18; with --quick a smaller one)"),
+            value(
+                "--batch-size", "N", "images a step, over all devices (default: 8 each)", type=int
+            ),
+            switch("--cpu", help="use no devices"),
+            value("--folder", "DIR", "a new folder that keeps all logs and checkpoints"),
+            value(
+                "--format",
+                "KIND",
+                "text, json or junit (default: text)",
+                choices=("text", "json", "junit"),
+                default="text",
+            ),
+        ),
+    ),
     "rewrite": (
         "mend the guide's three faults in scripts that are not ours",
         (
-            form(),
+            form("sarif"),
             value("paths", "PATH", "files, folders, patterns, or - for stdin", nargs="+"),
             either(
                 switch("--diff", help="show what would change, and write nothing (the default)"),
@@ -199,7 +243,13 @@ def _answer(argv: list[str]) -> int:
     if hasattr(sys.stdout, "reconfigure"):  # a finding quotes code, which a terminal may not know
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return _rewrite(args) if args.command == "rewrite" else _run(args)
+        if args.command == "plot":
+            from patcher import commands
+
+            return _show(args, commands.plot(args.runs, Path(args.output or "curves.png")))
+        if args.command in ("rewrite", "verify"):
+            return (_rewrite if args.command == "rewrite" else _verify)(args)
+        return _run(args)
     except (BrokenPipeError, _Unwritable):
         raise
     except KeyboardInterrupt:
@@ -249,6 +299,9 @@ def _report(args: argparse.Namespace, project: Project, request: Request, out: P
             return commands.listing(project, args.series)
         case "export":
             return commands.export_to(project, request, Path(args.dir), args.overwrite)
+        case "report":
+            page = Path(args.output or "report.html")
+            return commands.write_page(project, request, out, args.runs, args.verify, page)
         case "new":
             return commands.new(project, args.name, args.file, args.function, args.topic)
     return commands.vendor(
@@ -270,10 +323,10 @@ def _default_out(root: str | None, project: Project) -> str:
 
 
 def _request(args: argparse.Namespace, project: Project, out: Path) -> Request:
-    """What is asked for; else, for `check` and `diff`, what was built; else the default series."""
+    """What is asked for; else, if only looking, what was built; else the default series."""
     by_option = {text.partition("=")[0]: text for text in args.set}  # the last of two wins
     sets = tuple(sorted(by_option.values()))
-    if args.command in ("check", "diff") and not args.series and not sets:
+    if args.command in ("check", "diff", "report") and not args.series and not sets:
         with contextlib.suppress(Problem):
             written = manifest.read(out)
             if written and written["series"] in project.all_series():
@@ -311,12 +364,39 @@ def _rewrite(args: argparse.Namespace) -> int:
             print(results.as_json(found))
         elif args.format == "github":
             print(*results.github(found), sep="\n")
+        elif args.format == "sarif":
+            from patcher import sarif
+
+            print(sarif.of_results(found))
         else:
             sys.stdout.buffer.writelines(result.shown for result in found.results)
             sys.stdout.buffer.flush()
             filtering = args.write and "-" in args.paths  # then stdout is the rewritten script
             show(results.text(found, args.verbose), sys.stderr if filtering else sys.stdout)
     return found.code
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from patcher import commands
+    from patcher.verify import show
+
+    project = Project.find(args.root)
+    out = Path(args.out or _default_out(args.root, project))
+    options = {
+        "data": Path(args.data) if args.data else None,
+        "folder": Path(args.folder) if args.folder else None,
+        **{name: getattr(args, name) for name in ("quick", "arch", "batch_size", "cpu")},
+    }
+    # The table is for a person; json and junit go to stdout, and where the work is to stderr.
+    with show.Screen(sys.stdout if args.format == "text" else sys.stderr) as screen:
+        request = _request(args, project, out)
+        found, seconds = commands.verify(project, request, out, screen, **options)
+    with _printing():
+        if args.format == "text":
+            screen.end(found, seconds)
+        else:
+            print((show.as_json if args.format == "json" else show.as_junit)(found, seconds))
+    return show.code(found)
 
 
 def _show(args: argparse.Namespace, what: Report) -> int:
@@ -330,6 +410,10 @@ def _show(args: argparse.Namespace, what: Report) -> int:
             print(report.as_json(what))
         elif args.format == "github":
             print(*report.github(what), sep="\n")
+        elif args.format == "sarif":
+            from patcher import sarif
+
+            print(sarif.of_report(what))
         elif args.format == "markdown" and what.rows:
             print(*report.markdown(what), sep="\n")
         else:

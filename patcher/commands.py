@@ -5,11 +5,12 @@ All of them raise Problem(s), and then have changed nothing.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patcher.build import build, export, store, upstream
 from patcher.build.manifest import MANIFEST
@@ -18,6 +19,10 @@ from patcher.core import unified
 from patcher.core.patch import Patch
 from patcher.core.problem import Problem, UsageError
 from patcher.report import Report, Row
+
+if TYPE_CHECKING:
+    from patcher.verify.findings import Check
+    from patcher.verify.show import Screen
 
 
 def apply(project: Project, request: Request, out: Path, overwrite: bool) -> Report:
@@ -144,6 +149,58 @@ def vendor(project: Project, source: str, **options: Any) -> Report:
         tables=done.judged.tables,
         facts=done.judged.facts,
     )
+
+
+def write_page(
+    project: Project,
+    request: Request,
+    out: Path,
+    runs: Sequence[str],
+    verified: str | None,
+    target: Path,
+) -> Report:
+    """Write the report; what is wrong stands in it, and ends the command as it ends `check`."""
+    from patcher import page
+
+    page.check_libraries(*page.LIBRARIES)
+    from patcher.page import page as pages
+    from patcher.page.curves import write
+    from patcher.page.runs import read_all
+
+    _keep_sources(project, target.parent)
+    found, said = read_all(runs), pages.read_verified(verified) if verified else []
+    plan, problems = _examine(project, request, out)
+    problems += [problem for run in found for problem in run.problems]
+    write(target, pages.html(project, plan, problems, found, said))
+    summary = f"{target}: open it in a browser; it needs nothing else"
+    return _report("report", plan, problems, changed=[target.name], summary=summary)
+
+
+def plot(runs: Sequence[str], target: Path) -> Report:
+    from patcher import page
+
+    page.check_libraries("matplotlib")
+    from patcher.page.curves import save
+    from patcher.page.runs import read_all
+
+    found = read_all(runs)
+    save(found, target)
+    problems = [problem for run in found for problem in run.problems]
+    summary = f"{target}: {len(found)} run{'' if len(found) == 1 else 's'}"
+    return Report("plot", "", problems=problems, changed=[target.name], summary=summary)
+
+
+def verify(
+    project: Project, request: Request, out: Path, screen: Screen, **options: Any
+) -> tuple[list[Check], float]:
+    """All findings, each shown as it comes, and the seconds that it took.  See `Options`."""
+    from patcher.verify.verify import Options, verify
+
+    begun, found = time.monotonic(), []
+    for finding in verify(project, request, Options(out=out, **options), screen.tell):
+        screen.add(finding)
+        found.append(finding)
+    return found, time.monotonic() - begun
 
 
 def new(

@@ -57,7 +57,12 @@ restart: Series = {  # and nothing is lost
     "loader_signals": {},
 }
 
-standard = guide | start | numbers | data | restart
+record: Series = {  # what the run was like, for people and for plots
+    "metrics_file": {},
+    "printed_rate": {},
+}
+
+standard = guide | start | numbers | data | restart | record
 
 inputs: Series = {  # that come as fast as the cores allow
     "fast_decoding": {},

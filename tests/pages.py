@@ -1,8 +1,8 @@
 """The generated parts of the pages: `make readme` writes them, and a test compares.
 
 Below a comment `<!-- FILE -->`, the block of Python is that file, whole. Between the comments
-`<!-- patches -->` and `<!-- /patches -->` is the table that `patcher list` prints. The README also
-has the size of each series, and what `patcher apply` prints.
+`<!-- patches -->` and `<!-- /patches -->` is the table that `patcher list` prints. Both READMEs also
+have the size of each series, and what `patcher apply` prints.
 """
 
 import os
@@ -25,7 +25,7 @@ def renewed(page: Path) -> str:
     """The text of the page with its generated parts as they should be."""
     text = FILE.sub(lambda found: found[1] + (REPO / found[2]).read_text(), page.read_text())
     text = TABLE.sub(lambda _: _output("list", "--format", "markdown"), text)
-    if page.name != "README.md":
+    if not page.name.startswith("README"):
         return text
     sizes = {name: str(len(series)) for name, series in _series().items()}
     text = SIZE.sub(lambda found: found[1] + found[2] + sizes[found[1]], text)

@@ -540,8 +540,33 @@ def test_options_of_modules_stand_in_one_order_below_those_of_the_script():
         outcomes, lines, _ = asked(*order)
         assert {outcome.verdict for outcome in outcomes} == {Verdict.CLEAN}
         at = lines.index("               default=2)")
-        calls = [f"{name}.add_options(p)" for name in ("apples", "berries", "cherries")]
-        assert lines[at + 1 : at + 5] == [*calls, ""]
+        loop = ["for module in (apples, berries, cherries):", "    module.add_options(p)"]
+        assert lines[at + 1 : at + 4] == [*loop, ""]
+
+
+def adding(*names: str) -> list:
+    return [asking(name[0], lambda self, _, name=name: self.add_options(name)) for name in names]
+
+
+def test_options_of_one_module_or_of_a_script_with_a_module_are_lines():
+    for source, names in ((PLACES, ["apples"]), ("module = 1\n" + PLACES, ["apples", "berries"])):
+        lines = render("f.py", source.encode(), adding(*names), HELPERS).after.decode().split("\n")
+        at = lines.index("               default=2)")
+        assert lines[at + 1 : at + 2 + len(names)] == [f"{n}.add_options(p)" for n in names] + [""]
+
+
+def test_a_later_series_joins_the_loop_of_an_earlier_one():
+    def again(source: bytes, *names: str) -> bytes:
+        return render("f.py", source, adding(*names), HELPERS).after
+
+    whole = again(PLACES.encode(), "apples", "berries", "cherries")
+    for first in (["apples"], ["apples", "berries"]):
+        begun = again(PLACES.encode(), *first)
+        added = [name for name in ("apples", "berries", "cherries") if name not in first]
+        patches = adding(*added)
+        for patch in patches:
+            patch.done = lambda node: False
+        assert render("f.py", begun, patches, HELPERS).after == whole
 
 
 @pytest.mark.parametrize("there", ["--apples", "--apples-too"])

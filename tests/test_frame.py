@@ -58,7 +58,7 @@ def test_a_page_names_only_commands_files_and_pages_that_exist(page):
             assert set(words[1:]) <= set(MAKE), command
         else:
             cli.parser_for(words[3:]).parse_args(words[3:])
-    folders = "patcher|patches|tests|docs|benchmarks|examples|upstream|.github"
+    folders = "patcher|patches|tests|docs|benchmarks|examples|upstream|[.]github"
     named = re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.-]*\w(?![*<\w])", text)
     assert [name for name in named if not (REPO / name).exists()] == []
     links = [link.partition("#") for link in re.findall(r"\]\((?!https?:)(.*?)\)", text)]

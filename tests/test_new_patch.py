@@ -54,7 +54,7 @@ def extended(project):
         at = names.index(before) if before else len(names)
         order = [*names[:at], "stop_after", *names[at:]]
         line = f"standard = {{name: standard.get(name, {{}}) for name in {order}}}\n"
-        old = "standard = guide | start | numbers | data | restart\n"
+        old = "standard = guide | start | numbers | data | restart | record\n"
         assert old in text
         (project / "patches/__init__.py").write_text(text.replace(old, old + line))
         (project / "patches/stop_after.py").write_text(patch)
@@ -87,7 +87,9 @@ def test_its_statement_ends_the_training_loop_and_its_option_is_there(extended):
         lines = [ast.unparse(line) for line in loop.body]
         assert lines[-1] == "if i + 1 >= args.max_steps:\n    break"
         assert "finite.check(i)" in lines and "run.reached(epoch, i + 1, progress.meters)" in lines
-        assert "limits.add_options(parser)" in [ast.unparse(node) for node in tree.body]
+        loops = [node for node in tree.body if isinstance(node, ast.For)]
+        assert [ast.unparse(loop.body) for loop in loops] == ["module.add_options(parser)"]
+        assert "limits" in ast.unparse(loops[0].iter)
         imports = next(node.body[0] for node in tree.body if isinstance(node, ast.Try))
         assert "limits" in [alias.name for alias in imports.names]
 

@@ -11,7 +11,9 @@ MAY_IMPORT = {
     "build": {"build", "core", "tree"},
     "vendor": {"vendor", "build", "core", "tree"},
     "rewrite": {"rewrite", "core"},
-    "edge": {"edge", "rewrite", "vendor", "build", "core", "tree"},
+    "verify": {"verify", "build", "core", "tree"},
+    "page": {"page", "build", "core"},
+    "edge": {"edge", "page", "verify", "rewrite", "vendor", "build", "core", "tree"},
 }
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path

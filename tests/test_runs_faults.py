@@ -28,6 +28,7 @@ DONE = re.compile(
     r"resumed from (\S+): (\d+) epochs and (\d+) steps done, best Acc@1 \d+\.\d{3}(.*)"
 )
 FILES = ("checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar")
+METRICS = "metrics.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +58,9 @@ def begin(fork, build_of, noise, tmp_path_factory):
 
 
 def state(path):
-    """What is in a checkpoint, but for the name that the run has drawn."""
-    return {
-        name: value for name, value in torch.load(path, weights_only=True).items() if name != "run"
-    }
+    """What is in a checkpoint, but for the name that the run has drawn, and how long its log is."""
+    found = torch.load(path, weights_only=True)
+    return {name: value for name, value in found.items() if name not in ("run", "appended")}
 
 
 def difference(one, other, path="", within=0.0) -> str:
@@ -113,7 +113,11 @@ def wrong_end(end, whole, within=0.0) -> str:
     """
     if any(end.statuses) or any(end.errs):
         return f"resumed: {end.statuses} {end.errs}"
-    if left := {path.name for path in end.folder.iterdir()} - set(FILES) - {"filler"}:
+    # What a run has measured that had saved nothing is moved away.
+    aside = {
+        path.name for path in end.folder.glob("overwritten-*") if os.listdir(path) == [METRICS]
+    }
+    if left := {path.name for path in end.folder.iterdir()} - {*FILES, "filler", METRICS} - aside:
         return f"left behind: {left}"
     pairs = (
         (name, difference(state(end.folder / name), whole[name], within=within))
@@ -621,9 +625,11 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_save_keeps_the_files_before(
     lines = full.errs[0].splitlines()
     assert lines[-1].startswith(f"distributed.py: error: cannot write {folder}/{FILES[0]} ("), lines
     assert lines[-1].endswith("what was there stays as it is") and len(lines) == 1
-    assert {path.name for path in folder.iterdir()} == {"filler", *FILES[: min(nth - 1, 2)]} | set(
-        FILES[2:] * (nth > 4)
-    )
+    assert {path.name for path in folder.iterdir()} == {
+        *("filler", METRICS),
+        *FILES[: min(nth - 1, 2)],
+        *(FILES[2:] * (nth > 4)),
+    }
     assert not unreadable(folder)
     (folder / "filler").unlink()
     resumed = begin(*options, "--resume", "auto", folder=folder)()

@@ -228,7 +228,8 @@ def test_loss_that_is_not_finite_ends_the_run_and_spares_the_checkpoint(
     )
     assert len(lines) == 1 and re.search(words, lines[0]), result.err
     # Nothing was saved, and --overwrite has moved away what was there.
-    (aside,) = result.folder.iterdir()
+    aside, metrics = sorted(result.folder.iterdir(), reverse=True)
+    assert metrics.name == "metrics.jsonl"
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == kept
     assert not any(parsed(out)["result"] for out in result.outs)
 

@@ -18,7 +18,7 @@ NAMES = LAST, PREVIOUS, BEST = (
     "checkpoint_previous.pth.tar",
     "model_best.pth.tar",
 )
-CSV, LIST = "dataparallel.csv", "skipped_images.txt"
+CSV, METRICS, LIST = "dataparallel.csv", "metrics.jsonl", "skipped_images.txt"
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +281,7 @@ def test_new_files_are_those_of_one_run(given, tmp_path, capsys):
     (folder,) = [path for path in Path().iterdir() if path.is_dir()]
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert sorted(os.listdir()) == sorted([folder.name, owner.LOCK])
-    assert run.state()["appended"] == {CSV: 0}
+    assert run.state()["appended"] == {CSV: 0, METRICS: 0}
     assert f"the files of the run before are in {folder.name}/ now\n" in capsys.readouterr().out
 
 

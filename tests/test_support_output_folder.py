@@ -18,7 +18,7 @@ NAMES = LAST, PREVIOUS, BEST = (
     "checkpoint_previous.pth.tar",
     "model_best.pth.tar",
 )
-CSV, LIST = "dataparallel.csv", "skipped_images.txt"
+CSV, METRICS, LIST = "dataparallel.csv", "metrics.jsonl", "skipped_images.txt"
 
 
 @pytest.fixture(autouse=True)
@@ -246,7 +246,7 @@ def test_all_files_of_the_old_run_are_moved_before_a_new_one_begins(monkeypatch,
     assert in_folder() == before and moved[-1] == LAST
     (folder,) = [path.name for path in Path().iterdir() if path.is_dir()]
     assert capsys.readouterr().out == f"the files of the run before are in {folder}/ now\n"
-    assert files.sizes == {CSV: 0}
+    assert files.sizes == {CSV: 0, METRICS: 0}
 
 
 def test_run_that_was_killed_before_its_first_save_begins_again(monkeypatch, capsys):
@@ -269,7 +269,7 @@ def test_files_are_moved_for_a_run_that_goes_on_from_elsewhere(tmp_path, monkeyp
     assert take(resume=old, overwrite=True) == (old, None)
     output_folder.begin(old, {"appended": {CSV: 1}})
     assert in_folder() == before and os.path.exists(old)
-    assert files.sizes == {CSV: 0}
+    assert files.sizes == {CSV: 0, METRICS: 0}
 
 
 def test_what_the_killed_run_had_begun_to_write_is_removed_at_last():
@@ -294,7 +294,7 @@ def test_csv_of_a_run_that_never_saved_is_moved_away():
 @pytest.mark.parametrize(
     "appended, rows",
     [
-        ({CSV: 4}, b"1,2\n"),
+        ({CSV: 4, METRICS: 6}, b"1,2\n"),
         ({}, b""),
         ({CSV: 99}, b"1,2\n3,4\n"),
         (None, b"1,2\n3,4\n"),
@@ -305,12 +305,14 @@ def test_csv_of_a_run_that_never_saved_is_moved_away():
 def test_rows_after_the_checkpoint_are_cut_off_when_a_run_goes_on(appended, rows, named):
     """B14: killed between csv and checkpoint, the row would be there twice."""
     Path(CSV).write_bytes(b"1,2\n3,4\n")
+    Path(METRICS).write_bytes(b"{}\n{}\n{}\n")
+    lines = Path(METRICS).read_bytes()[: 99 if appended is None else appended.get(METRICS, 0)]
     Path("mine").write_bytes(b"all of it")
     Path(LAST).write_bytes(b"1")
     path = named if isinstance(named, str) else named(LAST)
     output_folder.begin(path, {} if appended is None else {"appended": appended})
-    assert contents() == {CSV: rows, LAST: b"1", "mine": b"all of it"}
-    assert files.sizes == {CSV: len(rows)}
+    assert contents() == {CSV: rows, METRICS: lines, LAST: b"1", "mine": b"all of it"}
+    assert files.sizes == {CSV: len(rows), METRICS: len(lines)}
 
 
 def test_checkpoint_on_another_disk_stays_there(tmp_path, monkeypatch):

@@ -1,12 +1,13 @@
 """A script while a series is applied to it: what its patches ask for, and what is added at the end.
 
-That is: imports, the lines that add options, and functions for a script that stands alone.
+That is: imports, what adds options, and functions for a script that stands alone.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -110,6 +111,27 @@ class Draft:
         here = {key: order for key, (_, one, order) in self.placed.items() if one is place}
         return places.insert(function, place, code, lambda line: here.get(id(line)))
 
+    def _option_lines(
+        self, names: list[str], parser: str, newline: str, loops: bool
+    ) -> list[cst.BaseStatement]:
+        """What adds the options of these modules: one loop, if it is worth one and may be there.
+
+        `loops` says that the script has that loop already, so its `module` is ours.
+        """
+        if len(names) == 1 or (self.names.global_clash("module", MODULE) and not loops):
+            return syntax.statements(
+                "".join(f"{name}.add_options({parser})\n" for name in names), newline
+            )
+        loop = _filled("for module in (", f"{', '.join(names)}):", 100)
+        return syntax.statements(f"{loop}\n    module.add_options({parser})\n", newline)
+
+    def _adding(self, code: str, parser: str) -> list[str]:
+        """The modules of `support` whose options a statement of the script adds."""
+        form = rf"(?:for module in \(([\w,\s]+)\):\s+module|(\w+))\.add_options\({parser}\)"
+        found = re.fullmatch(form, code.strip())
+        names = re.findall(r"\w+", found[1] or found[2]) if found else []
+        return names if self.ours.issuperset(names) else []
+
     def _bind(self, name: str, function: str) -> None:
         """Bind a name of the module for code in `function`."""
         if scope := self.names.global_clash(name, function):
@@ -142,13 +164,12 @@ class Draft:
         for bound, statement in sorted(self.imports.items()):
             body.insert(places.place_of_import(body, bound), parse(statement))
         if self.options:
-            call = f".add_options({places.parser_name(module)})"
-            there = [node for node in body if code(node).strip().endswith(call)]
+            parser = places.parser_name(module) or ""
+            there = [node for node in body if self._adding(code(node), parser)]
+            every = self.options.union(*(self._adding(code(node), parser) for node in there))
             at = body.index(there[0]) if there else places.last_option(body) + 1
-            lines = {f"{name}{call}\n" for name in self.options}
-            lines |= {code(node).replace("\r\n", "\n") for node in there}
             body = [node for node in body if node not in there]
-            body[at:at] = [parse(line) for line in sorted(lines)]
+            body[at:at] = self._option_lines(sorted(every), parser, newline, loops=bool(there))
         if self.functions:
             names = [node.name.value for node in self.functions]
             at = next(
@@ -169,8 +190,7 @@ class Draft:
 def _import_statement(names: list[str]) -> str:
     line = f"    from {PACKAGE} import {', '.join(names)}"
     if len(line) > 79:
-        head = f"    from {PACKAGE} import ("
-        line = textwrap.fill(f"{head}{', '.join(names)})", 79, subsequent_indent=" " * len(head))
+        line = _filled(f"    from {PACKAGE} import (", f"{', '.join(names)})", 79)
     return f"""
 try:
 {line}
@@ -178,6 +198,11 @@ except ImportError as error:
     raise SystemExit('{{}}: needs the folder {PACKAGE}/ that was built with it: {{}}'.format(
         __file__, error))
 """
+
+
+def _filled(head: str, names: str, width: int) -> str:
+    """`head`, which ends with a bracket, and the names in it, below one another."""
+    return textwrap.fill(head + names, width, subsequent_indent=" " * len(head))
 
 
 def _guarded(statement: cst.CSTNode) -> list[str]:

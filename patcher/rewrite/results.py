@@ -72,6 +72,19 @@ class Results(NamedTuple):
         return int(waits or bool(states & {UNREADABLE, HUMAN}))
 
     @property
+    def waiting(self) -> Iterator[tuple[str, str, int, int, str]]:
+        """Each place that waits for somebody: patch (if any), file, line, column, what is said."""
+        for file, _, findings, problem, _, _ in self.results:
+            if problem:
+                yield "", file, problem.line, problem.column, problem.message
+            for patch, state, line, column, why in findings:
+                if state is State.HUMAN:
+                    yield patch, file, line, column, f"needs a human: {patch}: {why}"
+                elif state is State.REWRITTEN and not self.write:
+                    said = f"{patch}: {why} after `patcher rewrite --write`"
+                    yield patch, file, line, column, said
+
+    @property
     def summary(self) -> str:
         states = Counter(result.state for result in self.results)
         edits = sum(result.edits.total() for result in self.results)
@@ -123,17 +136,8 @@ def as_json(results: Results) -> str:
 
 def github(results: Results) -> Iterator[str]:
     """Workflow commands: an annotation for each place that waits for somebody, then the summary."""
-    for result in results.results:
-        waits = []
-        if result.problem:
-            waits.append((result.problem.line, result.problem.column, result.problem.message))
-        for patch, state, line, column, why in result.findings:
-            if state is State.HUMAN:
-                waits.append((line, column, f"needs a human: {patch}: {why}"))
-            elif state is State.REWRITTEN and not results.write:
-                waits.append((line, column, f"{patch}: {why} after `patcher rewrite --write`"))
-        for line, column, message in waits:
-            yield annotation("error", "patcher rewrite", message, result.file, line, column)
+    for _, file, line, column, message in results.waiting:
+        yield annotation("error", "patcher rewrite", message, file, line, column)
     yield f"::notice title=patcher::{escaped(results.summary)}"
 
 

@@ -11,7 +11,7 @@ epochs, the same for any batch and number of ranks. torchvision's reference move
 import torch.nn as nn
 from torch.optim import swa_utils
 
-from . import network, ranks
+from . import metrics, network, ranks
 from .terminal import print_once
 
 EVERY = 32  # steps from one update to the next, as in torchvision's reference
@@ -92,4 +92,6 @@ def versions(model: nn.Module):
     if isinstance(model, nn.DataParallel) and len(model.device_ids) > 1:
         average = nn.DataParallel(average, model.device_ids)
     print_once("once more, with the averaged weights:")
+    metrics.weights = "ema"
     yield average
+    metrics.weights = "last"

@@ -19,8 +19,8 @@ A checkpoint is a dictionary of tensors and plain Python, and torch reads it wit
     world_size  the number of ranks
     appended    the size of each file that the script appends to, in bytes, by name
 
-There is more if a patch asks for it with `Run.keep`, such as `scaler` for --amp fp16 and `ema` for
---ema.
+There is more if a patch asks for it with `Run.keep`: `metrics`, the sums of the last line in
+metrics.jsonl, `scaler` for --amp fp16, and `ema` for --ema.
 
 States of random generators are not in it. What training draws follows from seed, epoch, step and
 rank, so any number of ranks can go on.

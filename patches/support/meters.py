@@ -29,8 +29,8 @@ def reduce(progress):
     """`progress`, ready to print: values and averages over all ranks, in one reduction. Collective.
 
     All ranks call this in the same steps, and have as many samples each, as their sampler ensures.
-    The sums remain those of this rank and go on. A meter that does not measure on the device, such
-    as a time, stays as it is.
+    The sums remain those of this rank and go on; `over_ranks` is sum and count of all ranks. A
+    meter that does not measure on the device, such as a time, stays as it is.
     """
     meters = [meter for meter in progress.meters if isinstance(meter.sum, torch.Tensor)]
     if meters:
@@ -41,6 +41,7 @@ def reduce(progress):
             dist.all_reduce(numbers)
         for meter, (value, total, count) in zip(meters, numbers.tolist()):
             meter.val, meter.avg = value / world, total / count
+            meter.over_ranks = total, count
     return progress
 
 

@@ -10,9 +10,9 @@ from .network import unwrap, why_wrong_head
 from .terminal import exit_with_error, program
 
 LAST, PREVIOUS, BEST = "checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar"
-LOG, ARGUMENTS = "dataparallel.csv", "args.json"
+LOG, METRICS, ARGUMENTS = "dataparallel.csv", "metrics.jsonl", "args.json"
 # All that a run writes, in the order in which it is moved away: without the last one it is gone.
-FILES = (PREVIOUS, BEST, LOG, ARGUMENTS, decode.LIST, LAST)
+FILES = (PREVIOUS, BEST, LOG, METRICS, ARGUMENTS, decode.LIST, LAST)
 
 
 def here() -> "list[str]":
@@ -114,13 +114,14 @@ def begin(path, state):
     if path and is_here(path):
         if path in (PREVIOUS, BEST):  # --resume auto: the next save would keep a broken one
             files.link(path, LAST)
-        length = state.get("appended", {LOG: math.inf}).get(LOG, 0)
+        lengths = state.get("appended", dict.fromkeys((LOG, METRICS), math.inf))
     else:
-        folder, length = files.move_away(FILES), 0
+        folder, lengths = files.move_away(FILES), {}
         if folder:
             print(f"the files of the run before are in {folder}/ now", flush=True)
     files.remove_begun(FILES)
-    files.cut(LOG, length)
+    for name in (LOG, METRICS):
+        files.cut(name, lengths.get(name, 0))
     files.adopt(LAST)
 
 

@@ -51,6 +51,12 @@ class Run:
 
         The run ends if the checkpoint of another one has taken the place of its own.
         """
+        for path in filter(os.path.exists, files.sizes):
+            files.count(path)
+        return self.present()
+
+    def present(self) -> "dict[str, Any]":
+        """`state` inside an epoch: a validation that was begun is done again, so its lines go."""
         output_folder.check_in_place(self.id)
         settings = {name: getattr(self.args, name) for name in SETTINGS if name in self.args}
         return {
@@ -66,7 +72,7 @@ class Run:
             "seed": self.seed,
             "run": self.id,
             "world_size": ranks.world_size(),
-            "appended": dict(files.sizes),
+            "appended": files.lengths(),
             **{name: thing.state_dict() for name, thing in self.kept.items()},
         }
 
@@ -115,7 +121,7 @@ class Run:
         stop_unless_finite(losses, self.step - 1, self.model, self.optimizer, self.epoch)
         sums = sums_over_ranks(self.meters)
         if ranks.is_rank_zero():
-            state = {"epoch": self.epoch, "arch": self.args.arch, **self.state()}
+            state = {"epoch": self.epoch, "arch": self.args.arch, **self.present()}
             images = self.step * self.args.batch_size * ranks.world_size()
             save_checkpoint({**state, "step": self.step, "images": images, "sums": sums}, False)
 

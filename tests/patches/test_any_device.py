@@ -13,6 +13,7 @@ def serves(distributed, dataparallel, monkeypatch):
     batch = (torch.randn(1, 3, 2, 2), torch.arange(1))  # the fault of `view` hides at one image
     device = dataparallel.devices.home(argparse.Namespace(device=None), [])
     both = dataparallel.devices.data_parallel(model, [], device)
-    args = argparse.Namespace(print_freq=1, local_rank=0, nprocs=1)
+    args = argparse.Namespace(print_freq=1, local_rank=0, nprocs=1, evaluate=True)
     for module, one in ((dataparallel, both), (distributed, model)):
-        call(module.validate, [batch], one, torch.nn.CrossEntropyLoss(), device=device, args=args)
+        given = {"device": device, "args": args, "run": argparse.Namespace(args=args)}
+        call(module.validate, [batch], one, torch.nn.CrossEntropyLoss(), **given)
