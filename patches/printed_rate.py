@@ -25,12 +25,19 @@ class PrintedRate(Patch):
             "class ProgressMeter:\n    def display(self, n, *more):\n"
             "        print(n, *self.m, *more, sep=' ')\n",
         ),
+        (
+            "class ProgressMeter:\n    def display(self, n):\n"
+            "        print(' '.join(str(m) for m in self.m))\n",
+            "class ProgressMeter:\n    def display(self, n, *more):\n"
+            "        print(' '.join(str(m) for m in [*self.m, *more]))\n",
+        ),
     ]
     leaves = ["def validate(d):\n    for i, x in enumerate(d):\n        p.display(i)\n"]
 
     def done(self, node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.Param):
-            return self.function == DISPLAY and node.name.value == "more"
+        if isinstance(node, cst.FunctionDef) and node.name.value == "display":
+            last = node.params.star_arg
+            return isinstance(last, cst.Param) and last.name.value == "more"
         return syntax.is_call(node, "record.rates")
 
     def leave_FunctionDef(self, original: cst.FunctionDef, updated: cst.FunctionDef):
@@ -38,6 +45,13 @@ class PrintedRate(Patch):
             return updated
         more = cst.Param(cst.Name(self.bring("more")))
         return updated.with_deep_changes(updated.params, star_arg=more)
+
+    def leave_CompFor(self, original: cst.CompFor, updated: cst.CompFor):
+        meters = updated.iter
+        if self.function != DISPLAY or not isinstance(meters, cst.Attribute):
+            return updated
+        text = f"[*{self.module.code_for_node(meters)}, *more]"
+        return updated.with_changes(iter=cst.parse_expression(text))
 
     def leave_Call(self, original: cst.Call, updated: cst.Call):
         args = [*updated.args]

@@ -473,7 +473,8 @@ def test_every_command_explains_itself(patcher, command):
 
 def test_examples_in_the_help_work(project, patcher):
     lines = re.findall(r"^  patcher (.*?)(?:   .*)?$", cli.EXAMPLES, flags=re.MULTILINE)
-    lines = [line for line in lines if "://" not in line]
+    # `verify` has a test of its own.
+    lines = [line for line in lines if "://" not in line and not line.startswith("verify")]
     assert len(lines) >= 6
     (project / "my_scripts").mkdir()
     codes = [(line, patcher(*shlex.split(line)).code) for line in lines]

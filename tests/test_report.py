@@ -283,7 +283,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     "end, says",
     [
-        ('{"kind": "tr', ":2: this line is cut: the run is going on, or was killed; left out"),
+        ('{"kind": "tr', ":2: cut: the run is going on, or was killed; left out"),
         ("nonsense\n", ":2: not a JSON object; left out"),
         ("[1]\n", ":2: not a JSON object; left out"),
     ],

@@ -19,7 +19,8 @@ SMALL = ["--arch", "shufflenet_v2_x0_5", "--learning-rate", "0.01", "--print-fre
 SECONDS, PERCENT, LOSS = r"[ \d]\d\.\d{3}", r"[ \d]{2}\d\.\d\d", r"\d\.\d{4}e[+-]\d\d"
 TIME, DATA = rf"\tTime {SECONDS} \({SECONDS}\)", rf"\tData {SECONDS} \({SECONDS}\)"
 NUMBERS = rf"\tLoss {LOSS} \({LOSS}\)\tAcc@1 {PERCENT} \({PERCENT}\)\tAcc@5 {PERCENT} \({PERCENT}\)"
-TRAIN_LINE = re.compile(r"Epoch: \[(\d+)\]\[ *(\d+)/(\d+)\]" + TIME + DATA + NUMBERS)
+RATE = r"(?:\tLR \d\.\d{4}e[+-]\d\d\tImages/s \d+\.\d)?"  # not in guide
+TRAIN_LINE = re.compile(r"Epoch: \[(\d+)\]\[ *(\d+)/(\d+)\]" + TIME + DATA + NUMBERS + RATE)
 TEST_LINE = re.compile(r"Test: \[ *(\d+)/(\d+)\]" + TIME + NUMBERS)
 RESULT_LINE = re.compile(r" \* Acc@1 (\d+\.\d{3}) Acc@5 (\d+\.\d{3})")
 

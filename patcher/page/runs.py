@@ -105,11 +105,8 @@ def _parsed(name: str, file: Path, text: bytes) -> RecordedRun:
             lines.append(found)
             continue
         cut = number == len(pieces) and not whole
-        what = (
-            "this line is cut: the run is going on, or was killed" if cut else "not a JSON object"
-        )
-        message = f"{what}; left out"
-        problems.append(Problem(message, file=str(file), line=number, code=0))
+        what = "cut: the run is going on, or was killed" if cut else "not a JSON object"
+        problems.append(Problem(f"{what}; left out", file=str(file), line=number, code=0))
     if not lines:
         problems.append(Problem("holds no line yet", file=str(file), code=0))
     train, val = ([line for line in lines if line.get("kind") == kind] for kind in ("train", "val"))
