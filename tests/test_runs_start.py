@@ -165,10 +165,12 @@ def test_what_cannot_work_is_one_line_of_two_ranks(
     command = [script, "--data", data, *VALIDATE, weights, *options]
     result = run(*command, ranks=2, gpus=2, **env)
     assert 2 in result.statuses
-    # Where torch.hub says what it downloads, on which stream, depends on the version.
+    # On a busy machine a rank that still waits is told by torch's C++ that the store is gone. Where
+    # torch.hub says what it downloads, on which stream, depends on the version.
     said = "".join(result.errs).splitlines(keepends=True)
-    lines = [line for line in said if not line.startswith(("stand-in: ", "Downloading: "))]
-    assert len(lines) == 1 and lines[0].startswith(f"distributed.py: error: {words}"), lines
+    lines = [line for line in said if line.startswith("distributed.py: ")]
+    assert len(lines) == 1 and lines[0].startswith(f"distributed.py: error: {words}"), said
+    assert not any(line.startswith("Traceback") for line in said), said
     assert all(line.startswith("Downloading: ") for line in "".join(result.outs).splitlines())
     assert list(result.folder.iterdir()) == []
 
