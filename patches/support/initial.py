@@ -75,13 +75,7 @@ def load_file(model: nn.Module, args) -> str:
     head = [name for name in weights if is_other_head(weights[name], own.get(name), outputs)]
     weights = {name: value for name, value in weights.items() if name not in head}
     counted = [name for name in own if name.endswith("num_batches_tracked")]  # not in old files
-    wrong = [f"missing {name}" for name in own if name not in {*weights, *head, *counted}]
-    wrong += [f"unexpected {name}" for name in weights if name not in own]
-    wrong += [
-        f"{name} is {list(weights[name].shape)}, not {list(value.shape)}"
-        for name, value in own.items()
-        if name in weights and weights[name].shape != value.shape
-    ]
+    wrong = saved.misfits(weights, own, spare=(*head, *counted))
     if wrong:
         raise ValueError(f"not the weights of {args.arch}: {saved.some(wrong)}")
     if head and args.evaluate:

@@ -88,16 +88,22 @@ def load_weights(model: torch.nn.Module, state, path: str):
     """Load the weights of a checkpoint, whatever wrappers the saved model had."""
     own = unwrap(model).state_dict()
     weights = strip_wrappers(state["state_dict"], own)
-    wrong = [f"missing {name}" for name in own if name not in weights]
+    wrong = misfits(weights, own)
+    if wrong:
+        exit_with_error(f"{path}: not the weights of this model: {some(wrong)}")
+    unwrap(model).load_state_dict(weights)
+
+
+def misfits(weights: "dict[str, Any]", own: "dict[str, Any]", spare=()) -> "list[str]":
+    """What keeps `weights` from being a model's, which has its `own`; `spare` may be missing."""
+    wrong = [f"missing {name}" for name in own if name not in weights and name not in spare]
     wrong += [f"unexpected {name}" for name in weights if name not in own]
     wrong += [
         f"{name} is {list(weights[name].shape)}, not {list(value.shape)}"
         for name, value in own.items()
         if name in weights and weights[name].shape != value.shape
     ]
-    if wrong:
-        exit_with_error(f"{path}: not the weights of this model: {some(wrong)}")
-    unwrap(model).load_state_dict(weights)
+    return wrong
 
 
 def strip_wrappers(weights: "dict[str, Any]", own: "dict[str, Any]") -> "dict[str, Any]":
