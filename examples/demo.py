@@ -23,7 +23,7 @@ import digits
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Seen to end between SEEN.
+# Seen to end at 95.3 and 95.9 %, without a seed.
 RECIPE = ["--arch", "shufflenet_v2_x0_5", "--image-size", "64", "--batch-size", "32"]
 RECIPE += ["--opt", "adamw", "--lr", "0.003", "--weight-decay", "0.05"]
 RECIPE += ["--schedule", "cosine", "--warmup", "2"]
