@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from timing import PYTHON, ROOT
+from timing import PYTHON, ROOT, apply
 
 sys.path.insert(0, str(ROOT / "examples"))
 
@@ -111,13 +111,6 @@ def accuracy(command: list) -> float:
     return float(RESULT.findall(done.stdout)[0])
 
 
-def built(series: str, folder: Path) -> Path:
-    out = folder / series
-    command = [PYTHON, "-m", "patcher", "apply", "--series", series, "--out", out]
-    subprocess.run([*map(str, command)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return out / "distributed.py"
-
-
 def main() -> None:
     if sys.argv[1:2] == ["--plain"]:
         plain(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
@@ -134,13 +127,14 @@ def main() -> None:
         data = digits.write(folder / "data")
         common = ["--data", data, "--arch", args.arch, "--batch-size", BATCH, "--device", "cpu"]
         trains = ["--lr", RATE, "--epochs", EPOCHS, "-j", 2]
+        for series in ("standard", "fast"):
+            apply(folder / series, series)
         for seed in range(args.seed, args.seed + args.turns):
             out = {series: folder / f"{series}-{seed}" for series in ("standard", "fast")}
             contestants = {"plain": [PYTHON, __file__, "--plain", data, args.arch, seed]}
             for series, runs in out.items():
-                script = built(series, folder)
                 options = [*common, *trains, "--seed", seed, "--output-dir", runs]
-                contestants[series] = [PYTHON, script, *options]
+                contestants[series] = [PYTHON, folder / series / "distributed.py", *options]
             clocks, cpus = {}, {}
             for name, command in contestants.items():
                 clocks[name], cpus[name], accuracies = until_goal(command)

@@ -25,7 +25,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from PIL import Image
-from timing import PYTHON, ROOT
+from timing import PYTHON, apply
 
 LINE = re.compile(r"(Epoch: \[(\d+)\]|Test: )\[ *(\d+)/(\d+)\]")
 OPTIONS = ["--arch", "shufflenet_v2_x0_5", "--device", "cpu", "--lr", "0.01", "--seed", "0"]
@@ -52,9 +52,7 @@ def data(folder: Path, train: int, val: int) -> Path:
 
 def build(series: str, out: Path) -> Path:
     """The distributed script of a series; of `kept`, see above."""
-    command = [PYTHON, "-m", "patcher", "apply", "--out", str(out), "--series"]
-    command.append("fast" if series == "kept" else series)
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    apply(out, "fast" if series == "kept" else series)
     script = out / "distributed.py"
     text = script.read_text()
     if series == "kept":

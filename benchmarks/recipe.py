@@ -27,7 +27,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from timing import PYTHON, ROOT
+from timing import PYTHON, ROOT, apply
 
 sys.path.insert(0, str(ROOT / "examples"))
 import digits
@@ -134,8 +134,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        command = [PYTHON, "-m", "patcher", "apply", "--series", "vit", "--out", folder / "build"]
-        subprocess.run([*map(str, command)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        apply(folder / "build", "vit")
         sets = {}
         if "digits" in args.data:
             sets["digits"] = digits.write(folder / "digits")

@@ -39,9 +39,9 @@ def spent(command: Sequence, folder: Path, codes: Sequence[int] = (0,)) -> tuple
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def apply(out: Path) -> None:
-    """Build the default series into a folder."""
-    command = [PYTHON, "-m", "patcher", "apply", "--out", str(out)]
+def apply(out: Path, series: str = "standard") -> None:
+    """Build a series into a folder."""
+    command = [PYTHON, "-m", "patcher", "apply", "--series", series, "--out", str(out)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 

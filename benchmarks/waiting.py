@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 from inputs import photographs
-from timing import PYTHON, ROOT, compared
+from timing import PYTHON, apply, compared
 
 BATCH, STEPS, SKIPPED = 64, 40, 10
 DEVICES = {"no time": 0.0, "guide": 0.6 / 2048, "fits": 1 / 800}  # seconds an image
@@ -92,9 +92,7 @@ def main() -> None:
         images = data(folder)
         for series in ("fast", "standard"):
             builds[series] = folder / series
-            command = [PYTHON, "-m", "patcher", "apply", "--series", series]
-            command += ["--out", str(builds[series])]
-            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            apply(builds[series], series)
         found: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for _ in range(turns):
             for device, seconds in DEVICES.items():

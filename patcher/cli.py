@@ -243,13 +243,8 @@ def _answer(argv: list[str]) -> int:
     if hasattr(sys.stdout, "reconfigure"):  # a finding quotes code, which a terminal may not know
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        if args.command == "plot":
-            from patcher import commands
-
-            return _show(args, commands.plot(args.runs, Path(args.output or "curves.png")))
-        if args.command in ("rewrite", "verify"):
-            return (_rewrite if args.command == "rewrite" else _verify)(args)
-        return _run(args)
+        own = {"plot": _plot, "rewrite": _rewrite, "verify": _verify}
+        return own.get(args.command, _run)(args)
     except (BrokenPipeError, _Unwritable):
         raise
     except KeyboardInterrupt:
@@ -374,6 +369,12 @@ def _rewrite(args: argparse.Namespace) -> int:
             filtering = args.write and "-" in args.paths  # then stdout is the rewritten script
             show(results.text(found, args.verbose), sys.stderr if filtering else sys.stdout)
     return found.code
+
+
+def _plot(args: argparse.Namespace) -> int:
+    from patcher import commands
+
+    return _show(args, commands.plot(args.runs, Path(args.output or "curves.png")))
 
 
 def _verify(args: argparse.Namespace) -> int:

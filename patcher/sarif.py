@@ -41,7 +41,7 @@ class _Found(NamedTuple):
 def of_report(report: Report) -> str:
     """What `check` found.  A problem without a file is a notification, not a result."""
     found = [
-        _Found(_rule(p, report), p.level, _said(p), _uri(p.file, report.root), p.line, p.column)
+        _Found(_rule(p), p.level, _said(p), _uri(p.file, report.root), p.line, p.column)
         for p in report.problems
         if p.file
     ]
@@ -61,11 +61,8 @@ def _said(problem: Problem) -> str:
     return problem.message + (f"\n{problem.hint}" if problem.hint else "")
 
 
-def _rule(problem: Problem, report: Report) -> str:
-    for outcome in report.outcomes:
-        if problem.message.startswith(f"{outcome.patch}: {outcome.verdict.value}"):
-            return outcome.verdict.value
-    return "unreadable" if problem.code == 2 else "changed"
+def _rule(problem: Problem) -> str:
+    return problem.kind or ("unreadable" if problem.code == 2 else "changed")
 
 
 def _uri(file: str, root: str = "") -> str:

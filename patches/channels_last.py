@@ -12,7 +12,7 @@ class ChannelsLast(Patch):
     """
 
     sites = {"distributed.py": {"main_worker": 1}, "dataparallel.py": {"main_worker": 1}}
-    needles = (b"torch.optim.", b"optimizers.build(")
+    needles = places.MAKES_OPTIMIZER
     origin = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
     changes = [
         (

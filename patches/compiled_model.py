@@ -11,7 +11,7 @@ class CompiledModel(Patch):
     """
 
     sites = {"distributed.py": {"main_worker": 1}, "dataparallel.py": {"main_worker": 1}}
-    needles = (b"torch.optim.", b"optimizers.build(")
+    needles = places.MAKES_OPTIMIZER
     origin = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
     changes = [
         (

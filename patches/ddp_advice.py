@@ -11,7 +11,7 @@ class DdpAdvice(Patch):
     """
 
     sites = {"dataparallel.py": {"main_worker": 1}}
-    needles = (b"torch.optim", b"optimizers.build(", b"recommend_ddp")
+    needles = (*places.MAKES_OPTIMIZER, b"recommend_ddp")
     origin = "https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html"
     changes = [
         (

@@ -12,7 +12,7 @@ class FusedOptimizer(Patch):
     """
 
     sites = {"distributed.py": {"main_worker": 2}, "dataparallel.py": {"main_worker": 2}}
-    needles = (b"torch.optim.", b"optimizers.build(")
+    needles = places.MAKES_OPTIMIZER
     origin = "https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html"
     changes = [
         (

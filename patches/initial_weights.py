@@ -11,7 +11,7 @@ class InitialWeights(Patch):
     """
 
     sites = {"distributed.py": {"main_worker": 1}, "dataparallel.py": {"main_worker": 1}}
-    needles = (b"torch.optim.", b"optimizers.build")
+    needles = places.MAKES_OPTIMIZER
     origin = "https://arxiv.org/abs/2010.11929"
     needs = ("model_for_data", "resume")
     changes = [

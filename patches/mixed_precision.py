@@ -14,7 +14,7 @@ class MixedPrecision(Patch):
         f"{name}.py": {"main_worker": 1, "train": 3, "validate": 1}
         for name in ("distributed", "dataparallel")
     }
-    needles = (b"torch.optim.", b"optimizers.build(", b"def train(", b"def validate(")
+    needles = (*places.MAKES_OPTIMIZER, b"def train(", b"def validate(")
     origin = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
     changes = [
         (

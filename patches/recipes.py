@@ -14,7 +14,7 @@ class Recipes(Patch):
     sites = {
         f"{name}.py": {"main": 1, "main_worker": 1} for name in ("distributed", "dataparallel")
     }
-    needles = (b"parse_args", b"torch.optim.", b"optimizers.build")
+    needles = (*places.MAKES_OPTIMIZER, b"parse_args")
     origin = "https://github.com/pytorch/vision/tree/main/references/classification"
     # The first two for where it writes; its tables name an option of each of the others.
     needs = (

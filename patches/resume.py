@@ -14,7 +14,7 @@ class Resume(Patch):
     sites = {
         f"{name}.py": {"main": 1, "main_worker": 7} for name in ("distributed", "dataparallel")
     }
-    needles = (b"parse_args", b"torch.optim.", b"optimizers.build(")
+    needles = (*places.MAKES_OPTIMIZER, b"parse_args")
     origin = "https://github.com/D-X-Y/NAS-Bench-201/issues/19"
     changes = [
         (

@@ -11,7 +11,7 @@ class TopologyLine(Patch):
     """
 
     sites = {"distributed.py": {"main_worker": 1}, "dataparallel.py": {"main_worker": 1}}
-    needles = (b"torch.optim", b"optimizers.build(", b"print_topology")
+    needles = (*places.MAKES_OPTIMIZER, b"print_topology")
     origin = "https://github.com/pytorch/pytorch/issues/137402"
     changes = [
         (

@@ -42,7 +42,8 @@ def problems(
         if outcome.verdict is Verdict.OBSOLETE:
             message = f"{outcome.patch}: obsolete{where}: upstream has this edit now"
             hint = _what_to_delete(project, outcome, series_of, tables)
-            found.append(Problem(message, file=place, hint=hint, code=code_if_obsolete))
+            kind = outcome.verdict.value
+            found.append(Problem(message, file=place, hint=hint, code=code_if_obsolete, kind=kind))
         elif outcome.verdict is Verdict.STALE:
             near = [] if outcome.refused else texts.traces(outcome.file, patch)
             advice = _advice(outcome, texts.is_locked(outcome.file, lock), lock)
@@ -104,7 +105,8 @@ def _stale(
     message = printable(f"{outcome.patch}: stale{where}: {what}")
     line = next((trace.new.line for trace in found if trace.new), outcome.line)
     hint = [*nearest.shown(found, f"upstream/{outcome.file}", place), *more]
-    return Problem(message, file=place, line=line, hint="\n".join(map(printable, hint)))
+    said = "\n".join(map(printable, hint))
+    return Problem(message, file=place, line=line, hint=said, kind=outcome.verdict.value)
 
 
 def _advice(outcome: Outcome, is_locked: bool, lock: Mapping[str, Any]) -> str:

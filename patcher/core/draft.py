@@ -165,9 +165,9 @@ class Draft:
             body.insert(places.place_of_import(body, bound), parse(statement))
         if self.options:
             parser = places.parser_name(module) or ""
-            there = [node for node in body if self._adding(code(node), parser)]
-            every = self.options.union(*(self._adding(code(node), parser) for node in there))
-            at = body.index(there[0]) if there else places.last_option(body) + 1
+            there = {node: names for node in body if (names := self._adding(code(node), parser))}
+            every = self.options.union(*there.values())
+            at = body.index(next(iter(there))) if there else places.last_option(body) + 1
             body = [node for node in body if node not in there]
             body[at:at] = self._option_lines(sorted(every), parser, newline, loops=bool(there))
         if self.functions:

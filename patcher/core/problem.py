@@ -11,6 +11,7 @@ class Problem(Exception):
     `file` is relative to the project, `line` and `column` count from 1 (0 means
     unknown).  `code` is the exit status: 1 when a human has to look at the
     project, 2 for bad usage or an input that cannot be read, 0 for a mere warning.
+    `kind` is the verdict on a patch, if it is about one.
     """
 
     def __init__(
@@ -22,10 +23,11 @@ class Problem(Exception):
         column: int = 0,
         hint: str = "",
         code: int = 1,
+        kind: str = "",
     ):
         super().__init__(message)
         self.message, self.file, self.line, self.column = message, file, line, column
-        self.hint, self.code = hint, code
+        self.hint, self.code, self.kind = hint, code, kind
 
     @property
     def level(self) -> str:

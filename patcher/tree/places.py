@@ -10,6 +10,8 @@ import libcst as cst
 from patcher.tree import syntax
 
 Body = Sequence[cst.BaseStatement]
+# What a statement that makes an optimizer holds, see `optimized`: for the needles of a patch.
+MAKES_OPTIMIZER = (b"torch.optim", b"optimizers.build")
 Order = Callable[[cst.CSTNode], "tuple[int, str, int] | None"]
 
 

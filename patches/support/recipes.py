@@ -117,12 +117,13 @@ def apply(parser: argparse.ArgumentParser, args):
     """
     if args.recipe is None:
         return
-    batch, values = RECIPES[args.recipe]
-    unknown = [f"--{name.replace('_', '-')}" for name in values if name not in args]
+    batch, published = RECIPES[args.recipe]
+    unknown = [f"--{name.replace('_', '-')}" for name in published if name not in args]
     if unknown:
         exit_with_error(f"--recipe {args.recipe}: this script has no {', '.join(unknown)}")
     images = args.batch_size * ranks.world_size() // max(1, ranks.local_world_size())
-    values = {**values, "lr": values["lr"] * (images / batch)}
+    values = {**published, "lr": published["lr"] * (images / batch)}
+    scaled = f" ({published['lr']:g} for {batch} images a step, here {images})"
     given, taken, other = options_given(parser, args), [], []
     for name, value in values.items():
         said = shown(name, value)
@@ -131,9 +132,6 @@ def apply(parser: argparse.ArgumentParser, args):
             other.append(f"{shown(rival, given[rival])} instead of {said}")
             continue
         setattr(args, name, value)
-        scaled = (
-            f" ({RECIPES[args.recipe].values['lr']:g} for {batch} images a step, here {images})"
-        )
         taken.append(said + (scaled if name == "lr" else ""))
     line = f"recipe {args.recipe}: {' '.join(taken)}"
     print_once(line + (f"; by the command line: {', '.join(other)}" if other else ""))

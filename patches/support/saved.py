@@ -27,19 +27,12 @@ FOREIGN = ("epoch", "arch", "state_dict", "best_acc1", "optimizer")  # of other 
 def read(path: str, trusted: bool = False) -> "dict[str, Any]":
     """What a checkpoint holds. ValueError says why the file is none; another format ends the run.
 
-    Tensors are mapped, not read before they are used. Code in the file runs only if it is
-    `trusted`: it may hold other types than tensors and plain Python then.
+    Code in the file runs only if it is `trusted`.
     """
     try:
-        mapped = zipfile.is_zipfile(path)  # torch before 1.6 wrote another kind
-        if mapped:
-            with zipfile.ZipFile(path) as archive:
-                if archive.testzip():  # torch compares no checksums
-                    raise ValueError("a checksum does not fit")
-        plain = not trusted
-        state = torch.load(path, map_location="cpu", weights_only=plain, mmap=mapped or None)
-    except Exception as error:  # an unpickler may raise anything on a file that is no checkpoint
-        raise ValueError(f"{path}: cannot be read: {why_unread(error)}") from None
+        state = load(path, trusted)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     state = state if isinstance(state, dict) else {}
     if "format" not in state:  # keys with other names mean what they mean in another script
         state = {name: state[name] for name in FOREIGN if name in state}
@@ -53,6 +46,24 @@ def read(path: str, trusted: bool = False) -> "dict[str, Any]":
         names = ", ".join(sorted(missing))
         raise ValueError(f"{path}: not a checkpoint of this script, it has no {names}")
     return state
+
+
+def load(path: str, trusted: bool) -> Any:
+    """What torch.save has put into a file, on the CPU; ValueError says why it cannot be read.
+
+    Tensors are mapped, not read before they are used. Code in the file runs only if it is
+    `trusted`: it may hold other types than tensors and plain Python then.
+    """
+    try:
+        mapped = zipfile.is_zipfile(path)  # torch before 1.6 wrote another kind
+        if mapped:
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip():  # torch compares no checksums
+                    raise ValueError("a checksum does not fit")
+        plain = not trusted
+        return torch.load(path, map_location="cpu", weights_only=plain, mmap=mapped or None)
+    except Exception as error:  # an unpickler may raise anything on a file that is no checkpoint
+        raise ValueError(f"cannot be read: {why_unread(error)}") from None
 
 
 def why_unread(error) -> str:

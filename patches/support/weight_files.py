@@ -6,7 +6,6 @@ https://github.com/huggingface/pytorch-image-models/blob/main/timm/models/vision
 
 import json
 import re
-import zipfile
 from typing import Any
 
 import torch
@@ -43,11 +42,7 @@ def read(path: str, trusted: bool) -> "dict[str, Any]":
     with open(path, "rb") as file:  # what the system says is clearer than what torch makes of it
         if path.endswith(".safetensors"):
             return safetensors(bytearray(file.read()))
-    try:
-        mapped = zipfile.is_zipfile(path) or None
-        found = torch.load(path, map_location="cpu", weights_only=not trusted, mmap=mapped)
-    except Exception as error:  # an unpickler may raise anything
-        raise ValueError(f"cannot be read: {saved.why_unread(error)}") from None
+    found = saved.load(path, trusted)
     if not isinstance(found, dict):
         raise ValueError(f"it holds a {type(found).__name__}, not weights by name")
     return found
