@@ -5,6 +5,7 @@ Below a comment `<!-- FILE -->`, the block of Python is that file, whole. Betwee
 have the size of each series, and what `patcher apply` prints.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -39,6 +40,7 @@ def _series() -> dict:
     return patches.SERIES
 
 
+@functools.cache
 def _applied() -> str:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("upstream", "patches"):

@@ -268,21 +268,31 @@ def test_a_killed_run_leaves_whole_files_and_ends_like_an_undisturbed_one(place,
 # Signals that end a job
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["SIGTERM", "SIGINT", "SIGUSR1"],
+        pytest.param(["SIGINT", "SIGUSR1", "SIGTERM"], marks=pytest.mark.thorough),
+        pytest.param(["SIGUSR1", "SIGTERM", "SIGINT"], marks=pytest.mark.thorough),
+    ],
+    ids="-".join,
+)
 def test_a_signal_to_any_rank_ends_all_with_status_75_behind_the_step_or_in_validation(
-    name, begin, whole
+    names, begin, whole
 ):
+    """Each place meets one of the signals, in turn."""
     # All ranks rest there until they have agreed, so that none is further.
     steps = [
-        {"at": "step", "nth": nth, "rank": rank, "to": to, "do": name, "rest": True}
+        {"at": "step", "nth": nth, "rank": rank, "to": to, "rest": True}
         for nth, rank, to in [(1, 0, [0]), (2, 1, [1]), (3, 0, [0, 1]), (5, 1, [1])]
     ]
     validations = [
-        {"at": "validation", "nth": nth, "rank": rank, "do": name, "rest": True}
+        {"at": "validation", "nth": nth, "rank": rank, "rest": True}
         for nth, rank in [(1, 0), (4, 1)]
     ]
-    ends = [begin(fault=plan) for plan in steps + validations]
-    for plan, end in zip(steps + validations, ends):
+    plans = [plan | {"do": name} for plan, name in zip(steps + validations, names * 2)]
+    ends = [begin(fault=plan) for plan in plans]
+    for plan, end in zip(plans, ends):
         stopped = end()
         assert stopped.statuses == [75, 75] and stopped.errs == ["", ""], (plan, stopped)
         assert stopped.outs[0].endswith(
@@ -609,10 +619,18 @@ MB = 2**20
 LARGE = ["--num-classes", "1000"]  # 0.4 MB a checkpoint
 
 
-@pytest.mark.parametrize("left", [0, 100, 150_000, 300_000, 390_000])
-@pytest.mark.parametrize("nth", [1, 2, 4])
+ROOM = [(nth, left) for nth in (1, 2, 4) for left in (0, 100, 150_000, 300_000, 390_000)]
+
+
+@pytest.mark.parametrize(
+    ("nth", "left"),
+    [
+        *ROOM[::3],
+        *(pytest.param(*one, marks=pytest.mark.thorough) for one in ROOM if one not in ROOM[::3]),
+    ],
+)
 def test_a_disk_that_fills_up_in_the_middle_of_a_save_keeps_the_files_before(
-    left, nth, begin, small_disk
+    nth, left, begin, small_disk, whole
 ):
     options = [*LARGE, "--save-every", 1]
     folder = small_disk(2 * MB)
@@ -635,10 +653,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_save_keeps_the_files_before(
     resumed = begin(*options, "--resume", "auto", folder=folder)()
     epochs, steps, _ = progress(resumed)
     assert epochs * STEPS + steps == min(nth, 4) - 1
-    undisturbed = begin(*options)()
-    assert not (
-        why := wrong_end(resumed, {name: state(undisturbed.folder / name) for name in FILES})
-    ), why
+    assert not (why := wrong_end(resumed, whole(2, *options))), why
 
 
 def test_a_disk_that_is_too_small_or_read_only_is_refused_before_training(begin, small_disk):

@@ -143,9 +143,11 @@ LAUNCH = ["-m", "torch.distributed.launch", "--local-addr=127.0.0.1", *FREE_PORT
     "launcher, ranks, batch_size, steps",
     [
         ([*TORCHRUN, "--nproc_per_node=2"], 2, 10, 3),
-        ([*LAUNCH, "--nproc_per_node=3"], 1, 12, 2),
-        ([*LAUNCH, "--nproc_per_node=2", "--use_env"], 1, 4, 6),
-        ([], 1, 70, 1),
+        pytest.param([*LAUNCH, "--nproc_per_node=3"], 1, 12, 2, marks=pytest.mark.thorough),
+        pytest.param(
+            [*LAUNCH, "--nproc_per_node=2", "--use_env"], 1, 4, 6, marks=pytest.mark.thorough
+        ),
+        pytest.param([], 1, 70, 1, marks=pytest.mark.thorough),
     ],
     ids=["torchrun", "launch", "launch --use_env", "plain python"],
 )

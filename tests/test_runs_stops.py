@@ -101,11 +101,11 @@ def stopped(ranks, plans, begin, whole, steps):
 @row("SIGTERM, SIGINT (Ctrl-C)")
 def to_one_or_all(ranks, begin, whole):
     """A4, A13: schedulers and people."""
-    who = [[0], [ranks - 1], [*range(ranks)]][: 2 * ranks - 1]
+    who = [[0], [ranks - 1], [*range(ranks)]]
+    pairs = [*zip(SIGNALS, who * 2), *((SIGNALS[0], to) for to in who[1 : 2 * ranks - 1])]
     plans = [
         {"at": "step", "nth": 3, "rank": to[-1], "to": to, "do": name, "rest": True}
-        for name in SIGNALS
-        for to in who
+        for name, to in pairs
     ]
     return stopped(ranks, plans, begin, whole, 3)
 

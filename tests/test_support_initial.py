@@ -8,10 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
 import torch.nn.functional as functional  # noqa: E402
 from conftest import ending  # noqa: E402
-from tiny_run import begin_again, new_process, settings, state_of  # noqa: E402
+from tiny_run import as_ranks, begin_again, new_process, settings, state_of  # noqa: E402
 from torchvision import models  # noqa: E402
 
 from patches.support import checkpoint, initial, network, output_folder, saved  # noqa: E402
@@ -266,10 +265,8 @@ def test_all_ranks_get_what_rank_0_reads(tmp_path):
     torch.manual_seed(7)
     theirs = models.resnet18(num_classes=3).state_dict()
     torch.save(theirs, "w.pth")
-    results = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(work, (2, tmp_path / "store", results), nprocs=2)
+    found = dict(as_ranks(work, 2, tmp_path / "store"))
     expected = [float(value.double().abs().sum()) for value in theirs.values()]
-    found = dict(results.get() for _ in range(2))
     assert found[0] == found[1] == pytest.approx(expected, rel=1e-12)
 
 

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.multiprocessing as mp  # noqa: E402
 from conftest import REPO, load  # noqa: E402
 from rendering import make, once  # noqa: E402
+from tiny_run import as_ranks  # noqa: E402
 
 from patches.support import meters, ranks  # noqa: E402, ranks
 
@@ -151,9 +151,7 @@ def work(rank, world, store, results):
 
 def test_numbers_of_several_processes_are_those_of_all_their_samples(tmp_path):
     world = 3
-    results = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(work, (world, tmp_path / "store", results), nprocs=world)
-    found = sorted(results.get() for _ in range(world))
+    found = as_ranks(work, world, tmp_path / "store")
     assert [rank for rank, *_ in found] == [0, 1, 2]
     for _, line, total in found:
         assert line == pytest.approx(

@@ -241,13 +241,14 @@ VARIANTS = {
 }
 
 
-def each_kind(serves: bool = False) -> list:
-    """Every variant, or all that serve; those like another one wait for the thorough run."""
-    return [
-        pytest.param(label, marks=[pytest.mark.thorough] if variant.alike else [])
-        for label, variant in VARIANTS.items()
-        if variant.serves or not serves
-    ]
+def few(labels: list, quick: int) -> list:
+    """Some variants; all but the first ones wait for the thorough run."""
+    later = [pytest.param(label, marks=pytest.mark.thorough) for label in labels[quick:]]
+    return [*labels[:quick], *later]
+
+
+SERVING = [label for label, variant in VARIANTS.items() if variant.serves and not variant.alike]
+SERVING += [label for label, variant in VARIANTS.items() if variant.serves and variant.alike]
 
 
 def scripts(label: str) -> dict[str, bytes]:
@@ -318,7 +319,9 @@ def test_series_says_of_a_variant_what_the_table_says(label):
     assert any(result.stale for result in judged.values()) == is_stale(label)
 
 
-@pytest.mark.parametrize("label", each_kind())
+@pytest.mark.parametrize(
+    "label", few([*SERVING, *(label for label in VARIANTS if label not in SERVING)], quick=3)
+)
 def test_each_patch_alone_says_the_same(label):
     for name, source in scripts(label).items():
         assert rows(alone(name, source)) == VARIANTS[label].verdicts.get(name, {})
@@ -373,7 +376,7 @@ def test_result_under_twenty_lines_is_ours_to_the_byte():
         assert result.after == under_twenty_lines(ours.decode()).encode()
 
 
-@pytest.mark.parametrize("label", each_kind(serves=True))
+@pytest.mark.parametrize("label", few(SERVING, quick=1))
 def test_result_serves_every_purpose(label, tmp_path):
     pytest.importorskip("torch")
     from builds import missed
@@ -411,4 +414,4 @@ def test_continue_in_the_training_loop_is_a_refusal_that_says_so():
     outcomes = render(DISTRIBUTED, source.encode(), series(), SUPPORT).outcomes
     why = "train has no place last in the loop, or a `continue` skips it"
     refused = {outcome.patch: outcome.detail for outcome in outcomes if outcome.refused}
-    assert refused == dict.fromkeys(("finite_loss", "saved_steps"), why)
+    assert refused == dict.fromkeys(("finite_loss", "saved_steps", "profiled_steps"), why)

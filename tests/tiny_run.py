@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
+import torch.multiprocessing as mp
 
 from patches.support import files, output_folder, owner, stop
 from patches.support.run import Run
@@ -86,3 +87,15 @@ def four_keys(**more):
         "best_acc1": 61.25,
         **more,
     }
+
+
+def as_ranks(work, world: int, *args) -> list:
+    """What `work(rank, world, *args, results)` puts into `results`, in processes of their own.
+
+    Torch is imported once for all of them.
+    """
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torchvision"])
+    results = context.SimpleQueue()
+    mp.start_processes(work, (world, *args, results), world, start_method="forkserver")
+    return sorted(results.get() for _ in range(world))

@@ -19,9 +19,11 @@ seconds later. With `agent_store` a process that is no rank holds the store of t
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
+import random
 import runpy
 import select
 import signal
@@ -36,9 +38,12 @@ STAND_IN = Path(__file__).resolve().parent.parent / "stand_in" / "sitecustomize.
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """A port that nobody listens at, and none that the system gives to whoever asks for any."""
+    while True:
+        port = random.randrange(20000, 30000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 def forked(work, out=None, err=None):
