@@ -55,11 +55,17 @@ restart: Series = {  # and nothing is lost
     "samples_left": {},
     "saved_steps": {},
     "loader_signals": {},
+    "kept_checkpoints": {},
+    "step_limit": {},
+    "val_interval": {},
 }
 
 record: Series = {  # what the run was like, for people and for plots
     "metrics_file": {},
     "printed_rate": {},
+    "tensorboard_events": {},
+    "profiled_steps": {},
+    "exported_weights": {},
 }
 
 standard = guide | start | numbers | data | restart | record

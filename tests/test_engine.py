@@ -367,6 +367,7 @@ def f(feed, net):
     for x in feed:
         go(x)
     end(args, sgd)
+    save_checkpoint(args)
 
 
 def g(given):
@@ -446,6 +447,7 @@ AT = {
     Place.FIRST_IN_LOOP: ("for x in feed:", "go(x)"),
     Place.LAST_IN_LOOP: ("go(x)", "end(args, sgd)"),
     Place.AFTER_LOOP: ("go(x)", "end(args, sgd)"),
+    Place.SAVED: ("save_checkpoint(args)", "def g(given):"),
 }
 
 

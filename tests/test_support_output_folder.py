@@ -326,3 +326,64 @@ def test_checkpoint_on_another_disk_stays_there(tmp_path, monkeypatch):
     output_folder.begin(LAST, {})
     assert os.readlink(LAST) == "../disk/c" and sorted(os.listdir()) == [LAST, owner.LOCK]
     assert files.is_own(LAST)
+
+
+# --keep
+
+
+def after(epoch, keep):
+    """Save the checkpoint after `epoch` epochs, as the script does."""
+    with files.atomic_write(LAST, PREVIOUS) as temporary:
+        torch.save(state_of(net(), epoch=epoch, step=0, run="r"), temporary)
+    output_folder.keep(epoch, keep)
+
+
+def kept():
+    return sorted(path.name for path in Path().glob("checkpoint_epoch_*"))
+
+
+def test_checkpoints_of_the_last_epochs_are_kept():
+    for epoch in range(1, 12):
+        after(epoch, keep=3)
+    assert kept() == [f"checkpoint_epoch_{epoch}.pth.tar" for epoch in (10, 11, 9)]
+    assert os.path.samefile("checkpoint_epoch_11.pth.tar", LAST)
+    assert torch.load("checkpoint_epoch_9.pth.tar", weights_only=True)["epoch"] == 9
+    after(12, keep=0)
+    assert len(kept()) == 3  # without the option nothing is removed
+
+
+def test_files_of_similar_names_are_not_removed():
+    Path("checkpoint_epoch_best.pth.tar").touch()
+    Path("checkpoint_epoch_2.pth.tar.old").touch()
+    for epoch in (4, 5):
+        after(epoch, keep=1)
+    assert kept() == [
+        "checkpoint_epoch_2.pth.tar.old",
+        "checkpoint_epoch_5.pth.tar",
+        "checkpoint_epoch_best.pth.tar",
+    ]
+
+
+def test_kept_checkpoints_and_events_are_moved_away_with_their_run():
+    for epoch in (1, 2):
+        after(epoch, keep=2)
+    Path("events.out.tfevents.1.host.2.0.run").touch()
+    Path("checkpoint_epoch_3.pth.tar.host.tmp").touch()
+    output_folder.begin(None, {})
+    (aside,) = Path().glob("overwritten-*")
+    assert [path.name for path in Path().iterdir()] == [aside.name]
+    assert {path.name for path in aside.iterdir()} == {
+        *("checkpoint_epoch_1.pth.tar", "checkpoint_epoch_2.pth.tar", LAST, PREVIOUS),
+        "events.out.tfevents.1.host.2.0.run",
+    }
+
+
+def test_kept_checkpoints_need_room_too(monkeypatch):
+    room = 0
+    monkeypatch.setattr("shutil.disk_usage", lambda path: argparse.Namespace(free=room))
+    size = 2 * 6 * 4  # six numbers of four bytes, and as many of the optimizer
+    for keep, files_in_all in ((0, 4), (2, 6)):
+        room = files_in_all * size
+        assert output_folder.lack_of_room(net(), None, keep) is None
+        room -= 1
+        assert output_folder.lack_of_room(net(), None, keep)

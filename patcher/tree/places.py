@@ -28,6 +28,7 @@ class Place(Enum):
     FIRST_IN_LOOP = "first in the loop"
     LAST_IN_LOOP = "last in the loop"
     AFTER_LOOP = "after the loop"
+    SAVED = "below `save_checkpoint(...)`"
 
 
 # Where statements go
@@ -47,7 +48,9 @@ def insert(function: cst.FunctionDef, place: Place, lines: Body, order: Order) -
         Place.PARSED: lambda line: parsed(line) is not None,
         Place.OPTIMIZER: lambda line: optimized(line) is not None,
         Place.LOADERS: lambda line: line is last,
+        Place.SAVED: lambda line: syntax.is_call(syntax.expression(line), "save_checkpoint"),
     }
+    blocks = (cst.With, cst.If, cst.Try, *((cst.For,) if place is Place.SAVED else ()))
     is_anchor = anchors.get(place) or is_loop(function)
 
     def edited(node: syntax.Node) -> syntax.Node:
@@ -57,7 +60,7 @@ def insert(function: cst.FunctionDef, place: Place, lines: Body, order: Order) -
             return node
         for at, line in enumerate(block.body):
             new = line
-            if isinstance(line, (cst.With, cst.If, cst.Try)):
+            if isinstance(line, blocks):
                 new = edited(line)
             elif not is_anchor(line):
                 continue

@@ -153,14 +153,17 @@ def cut(path, size: float):
 def remove_begun(names):
     """Remove what killed processes had begun to write as one of `names`; for the owner alone."""
     for name in names:
-        for path in glob.glob(f"{glob.escape(name)}.*.tmp"):
+        for path in glob.glob(f"{name}.*.tmp"):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
 
 
 def move_away(names) -> "str | None":
-    """Move the files of another run into a folder of their own, and give its name; None if none."""
-    found = [name for name in names if os.path.lexists(name)]
+    """Move the files of another run into a folder of their own, and give its name; None if none.
+
+    The `names` may be patterns.
+    """
+    found = [path for name in names for path in sorted(glob.glob(name))]
     if not found:
         return None
     folder = time.strftime("overwritten-%Y%m%d-%H%M%S")

@@ -12,7 +12,7 @@ import time
 
 import torch
 
-from . import files, owner, ranks
+from . import events, files, owner, ranks
 from .output_folder import METRICS
 from .terminal import exit_with_error
 
@@ -115,6 +115,7 @@ def append(entry, run):
     except OSError as error:
         reason = f"{error.strerror}; the checkpoints stay as they are"
         exit_with_error(f"cannot write {os.path.abspath(METRICS)}: {reason}")
+    events.add(entry)
 
 
 def device_memory(model: torch.nn.Module) -> "float | None":

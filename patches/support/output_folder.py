@@ -1,5 +1,6 @@
 """The output folder: which files of it belong to a run, and which of them a run goes on from."""
 
+import glob
 import math
 import os
 import shutil
@@ -11,8 +12,34 @@ from .terminal import exit_with_error, program
 
 LAST, PREVIOUS, BEST = "checkpoint.pth.tar", "checkpoint_previous.pth.tar", "model_best.pth.tar"
 LOG, METRICS, ARGUMENTS = "dataparallel.csv", "metrics.jsonl", "args.json"
-# All that a run writes, in the order in which it is moved away: without the last one it is gone.
-FILES = (PREVIOUS, BEST, LOG, METRICS, ARGUMENTS, decode.LIST, LAST)
+WEIGHTS, TRACE, EVENTS = "model_best.safetensors", "profile.json.gz", "events.out.tfevents.{}.run"
+KEPT = "checkpoint_epoch_{}.pth.tar"
+# All that a run writes, names and patterns, in the order in which it is moved away: without the
+# last one it is gone.
+FILES: "tuple[str, ...]" = (PREVIOUS, BEST, LOG, METRICS, ARGUMENTS, decode.LIST, WEIGHTS, TRACE)
+FILES += (EVENTS.format("*"), KEPT.format("*"), LAST)
+
+
+def add_options(parser):
+    parser.add_argument(
+        "--keep",
+        default=0,
+        type=int,
+        metavar="N",
+        help="also keep the checkpoints of the last N epochs, as checkpoint_epoch_12.pth.tar after "
+        "12 of them (default: 0)",
+    )
+
+
+def keep(epochs: int, count: int):
+    """Let --keep have the checkpoint after `epochs` epochs, and remove the one that is too old."""
+    if count:
+        files.link(LAST, KEPT.format(epochs))
+        head, tail = KEPT.split("{}")
+        for path in glob.glob(KEPT.format("*")):
+            number = path.removeprefix(head).removesuffix(tail)
+            if number.isdigit() and int(number) <= epochs - count:
+                os.remove(path)
 
 
 def here() -> "list[str]":
@@ -66,7 +93,7 @@ def take(model, args):
         return None, why_wrong_head(args) if args.pretrained else nothing
     if args.evaluate:
         return path, None
-    return path, lack_of_room(model, path)
+    return path, lack_of_room(model, path, getattr(args, "keep", 0))
 
 
 def newest(trusted: bool = False) -> "tuple[str | None, list[str]]":
@@ -87,15 +114,15 @@ def newest(trusted: bool = False) -> "tuple[str | None, list[str]]":
     return max(found, key=lambda one: one[0])[2] if found else None, broken
 
 
-def lack_of_room(model, path):
+def lack_of_room(model, path, keep: int = 0):
     """Why the disk cannot hold the checkpoints of a run that goes on from `path`; None if it can.
 
-    They are the last one, the one before, the best, and one in writing.
+    They are the last one, the one before, the best, and one in writing; and what `keep` adds.
     """
     own = unwrap(model)
     tensors = [*own.state_dict().values(), *own.parameters()]  # momentum: one for each parameter
-    needed = 4 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    replaced = here() if path and is_here(path) else []
+    needed = (4 + keep) * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    replaced = [*here(), *glob.glob(KEPT.format("*"))] if path and is_here(path) else []
     stats = [os.stat(name) for name in replaced if os.path.exists(name)]
     room = shutil.disk_usage(".").free + sum({stat.st_ino: stat.st_size for stat in stats}.values())
     if room >= needed:

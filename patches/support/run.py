@@ -26,6 +26,7 @@ class Run:
     seed       seed of the job: the checkpoint's, else --seed, else drawn
     epoch      the epoch at hand; before the loop, the first one to train
     step       steps of it that are done
+    steps      steps of an epoch, once one has begun
     images     images done in the unfinished epoch that was resumed, over all ranks; else 0
     sums       [sum, count] of the training meters then
     best_acc1  best validation accuracy so far, in percent
@@ -40,6 +41,7 @@ class Run:
         self.seed = seeds.draw(state.get("seed", args.seed))
         self.epoch = self.first_epoch = state.get("epoch", args.start_epoch)
         self.step, self.images = state.get("step", 0), state.get("images", 0)
+        self.steps = 0
         self.sums, self.meters = state.get("sums", []), []
         self.kept: dict[str, Any] = {}
         self.found = {name: state[name] for name in state if name not in LARGE}
@@ -96,7 +98,7 @@ class Run:
 
     def begin_epoch(self, epoch: int, loader, meters) -> int:
         """The number of the first step to train; the training `meters` go on from their sums."""
-        self.epoch = epoch
+        self.epoch, self.steps = epoch, len(loader)
         first = self.first_step(len(loader.sampler), loader.batch_size)
         if first and ranks.is_rank_zero():
             for meter, (total, count) in zip(meters, self.sums):
@@ -125,10 +127,10 @@ class Run:
             images = self.step * self.args.batch_size * ranks.world_size()
             save_checkpoint({**state, "step": self.step, "images": images, "sums": sums}, False)
 
-    def save_and_exit(self, save_checkpoint):
-        """Save, and end this process with status 75 once the checkpoint is written. Collective."""
+    def save_and_exit(self, save_checkpoint, why="stopped by a signal", status=stop.STATUS):
+        """Save, and end this process with `status` once the checkpoint is written. Collective."""
         self.save(save_checkpoint)
         if ranks.has_process_group():
             dist.barrier()
-        print_once("stopped by a signal, and saved: --resume auto goes on from here")
-        sys.exit(stop.STATUS)
+        print_once(f"{why}, and saved: --resume auto goes on from here")
+        sys.exit(status)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import saved
+from . import exporting, saved
 
 LAYER = r"encoder.layers.encoder_layer_\1."
 # Names that a model does not have, and what it may call them: timm's, and torchvision's old ones.
@@ -29,9 +29,7 @@ NAMES = (
     (r"\.mlp\.linear_2\.", ".mlp.3."),
     (r"\.(norm|conv)\.([12])\.", r".\1\2."),
 )
-TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-TYPES |= {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}
-TYPES |= {"U8": torch.uint8, "BOOL": torch.bool}
+TYPES = {name: kind for kind, name in exporting.TYPES.items()}
 
 
 def read(path: str, trusted: bool) -> "dict[str, Any]":

@@ -67,9 +67,9 @@ def run_worker(module, monkeypatch, *argv, rank=0, world=1) -> SimpleNamespace:
 
     The model is a line.  Without `--epochs` nothing is trained.  Returns the `loaders` for training
     and validation, each with its `keywords`; what the optimizer got as `parameters`; the calls of
-    `train` and of `save_checkpoint` as `trained` and `saved`.
+    `train`, `validate` and `save_checkpoint` as `trained`, `validated` and `saved`.
     """
-    seen = SimpleNamespace(loaders=[], parameters=[], trained=[], saved=[])
+    seen = SimpleNamespace(loaders=[], parameters=[], trained=[], validated=[], saved=[])
     sgd = torch.optim.SGD
 
     class Loader(torch.utils.data.DataLoader):
@@ -113,7 +113,7 @@ def run_worker(module, monkeypatch, *argv, rank=0, world=1) -> SimpleNamespace:
             context.setattr(name, value)
         context.setitem(module.models.__dict__, args.arch, line)
         context.setattr(module, "train", lambda *given: seen.trained.append(given))
-        context.setattr(module, "validate", lambda *given: 0.0)
+        context.setattr(module, "validate", lambda *given: seen.validated.append(given) or 0.0)
         context.setattr(module, "save_checkpoint", lambda *given: seen.saved.append(given))
         first = (
             [[] if hasattr(module, "devices") else [0]] if module.__name__ == "dataparallel" else []
