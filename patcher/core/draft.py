@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
@@ -218,13 +219,19 @@ def _imported(module: cst.Module) -> list[str]:
     return [name for statement in module.body for name in _guarded(statement)]
 
 
-def _imports_of(source: bytes) -> Iterator[str]:
+@functools.cache
+def _imports_of(source: bytes) -> frozenset[str]:
     """The modules beside it that a module of `support` imports."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            yield from [node.module] if node.module else [alias.name for alias in node.names]
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom))
+    beside = [node for node in nodes if node.level == 1]
+    return frozenset(
+        name
+        for node in beside
+        for name in ([node.module] if node.module else [alias.name for alias in node.names])
+    )
 
 
+@functools.cache
 def options_of(source: bytes) -> list[str]:
     """The options that `add_options` of a module adds."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))

@@ -16,8 +16,14 @@ import libcst as cst
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 Result = cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNode]
+# Every kind of node: to ask `isinstance` takes ten times as long, as LibCST's classes are abstract.
+NODES = {
+    one for one in vars(cst).values() if isinstance(one, type) and issubclass(one, cst.CSTNode)
+}
 COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 SPACES = ("whitespace", "leading_lines", "lines_", "trailing", "header", "footer", "indent", "new")
+PUNCTUATION: tuple[str, ...] = ("lpar", "rpar", "lbracket", "rbracket", "lbrace", "rbrace")
+PUNCTUATION += ("comma", "dot", "semicolon", "equal", "posonly_ind", "asynchronous")
 BLOCKS = ("body", "handlers", "orelse", "finalbody")
 
 
@@ -182,7 +188,7 @@ def walk(node: cst.CSTNode, visitor: Visitor) -> Result:
     changes: dict[str, object] = {}
     for name in fields(type(node)) if visitor.on_visit(node) else ():
         old = getattr(node, name)
-        if isinstance(old, cst.CSTNode):
+        if type(old) in NODES:
             new = walk(old, visitor)
             if new is not old:
                 changes[name] = None if new is cst.RemovalSentinel.REMOVE else new
@@ -236,14 +242,15 @@ def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     for name in fields(type(node)):
         value = getattr(node, name)
         for child in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(child, cst.CSTNode):
+            if type(child) in NODES:
                 yield from descendants(child)
 
 
 @functools.cache
 def fields(kind: type[cst.CSTNode]) -> list[str]:
     """The fields of a kind of node that may hold code; blocks come last, as in the text."""
-    names = [field.name for field in dataclasses.fields(kind) if not field.name.startswith(SPACES)]
+    names = [field.name for field in dataclasses.fields(kind) if field.type not in (str, "str")]
+    names = [name for name in names if not name.startswith((*SPACES, *PUNCTUATION))]
     blocks = () if kind is cst.IfExp else BLOCKS
     return sorted(names, key=lambda name: blocks.index(name) if name in blocks else -1)
 
