@@ -379,8 +379,11 @@ def _plot(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     from patcher import commands
-    from patcher.verify import show
+    from patcher.verify import hosts, show
 
+    team = hosts.ranks(Path(args.folder) if args.folder else None)
+    if team and team.rank:
+        return hosts.follow(team)
     project = Project.find(args.root)
     out = Path(args.out or _default_out(args.root, project))
     options = {

@@ -7,14 +7,16 @@ import shutil
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from conftest import REPO, environment, relock, replace
+from jobs import PATIENCE
 
 from patcher.core.problem import UsageError
-from patcher.verify import artefacts, machine, samples, show, training
+from patcher.verify import artefacts, hosts, machine, samples, show, training
 from patcher.verify.findings import Check, Standing
 
 PLAN = machine.Setup("cpu", 2, 1, 16)
@@ -344,11 +346,114 @@ def test_bad_usage_is_exit_2_in_one_line(project, patcher, no_training, argument
     assert "Traceback" not in result.err
 
 
-def test_ranks_of_a_launcher_are_refused(project, patcher, no_training, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+# As the ranks of torchrun
+
+
+AGENT = ["-m", "torch.distributed.run", "--local-addr=127.0.0.1", "--nnodes=2", "--rdzv-id=job"]
+AGENT += ["--rdzv-backend=c10d"]
+QUICK = ["-m", "patcher", "verify", "--quick", "--cpu", "--arch", "tiny", "--root", REPO]
+QUICK += ["--format", "json"]
+LAUNCHED = {
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "h",
+    "MASTER_PORT": "1",
+}
+LAUNCHED |= {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_ranks_of_two_hosts_train_as_one_job(tmp_path):
+    pytest.importorskip("torch")
+    command = [sys.executable, *AGENT, f"--rdzv-endpoint=127.0.0.1:{free_port()}", *QUICK]
+    agents = []
+    for number in range(2):
+        with open(tmp_path / f"out{number}", "w") as out:
+            started = subprocess.Popen(
+                [*command, "--folder", tmp_path / "shared"],
+                env=environment(PYTHONPATH=f"{REPO}:{REPO / 'tests/tiny_models'}"),
+                cwd=tmp_path,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+            )
+            agents.append(started)
+    assert [agent.wait(PATIENCE) for agent in agents] == [0, 0]
+    assert (tmp_path / "out1").read_text() == ""
+    findings = json.loads((tmp_path / "out0").read_text())["findings"]
+    rows = {(row["group"], row["name"]): (row["state"], row["message"]) for row in findings}
+    assert [row for row in rows.items() if row[1][0] == "failed"] == []
+    assert rows["machine", "hosts"] == ("fine", f"{socket.gethostname()} with ranks 0 to 1")
+    assert rows["distributed", "checkpoint"][1].endswith("from a run of 2 processes")
+    for name in ("lines", "resume", "files", "accuracy", "metrics"):
+        assert rows["distributed", name][0] == "fine"
+    assert rows["dataparallel", "DataParallel"][0] == "skipped"
+
+
+def test_failure_on_one_host_ends_the_training_and_is_said_by_rank_0(tmp_path, monkeypatch):
+    """Rank 0 would wait for ever, and rank 2 fails; here they are threads, each with a script."""
+    monkeypatch.setattr(hosts, "PATIENCE", 60.0)
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "print('Epoch: [0][0/2]')\n"
+        "time.sleep(3600) if '2' not in os.getcwd()[-2:] else sys.exit('train.py: error: no images')\n"
+    )
+    teams = [hosts.Ranks(rank, 3, 3, tmp_path / "ranks", "job") for rank in range(3)]
+    with ThreadPoolExecutor() as pool, hosts.leading(teams[0]):
+        others = [pool.submit(hosts.follow, team) for team in teams[1:]]
+        run = teams[0].lead(1, "train.py", [str(script)], lambda where: None)
+    assert [other.result() for other in others] == [0, 0]
+    assert run.status != 0 and run.last_words == "error: rank 2: train.py: error: no images"
+
+
+def test_ranks_of_a_launcher_need_a_folder(project, patcher, no_training, monkeypatch):
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
     result = patcher("verify", "--quick")
-    said = "error: verify starts its own ranks: run it without a launcher, on each host\n"
-    assert (result.code, result.err) == (2, said)
+    assert result.code == 2
+    assert result.err.startswith("error: verify as the ranks of a job needs --folder DIR\n")
+    monkeypatch.delenv("MASTER_PORT")
+    said = "error: verify runs alone or under torchrun, which sets MASTER_PORT\n"
+    assert patcher("verify", "--quick").err == said
+
+
+def test_rank_that_sees_nothing_of_rank_0_says_where_it_looked(
+    project, patcher, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(hosts, "PATIENCE", 0.2)
+    for name, value in (LAUNCHED | {"RANK": "1"}).items():
+        monkeypatch.setenv(name, value)
+    notes = tmp_path / "shared/ranks"
+    notes.mkdir(parents=True)
+    (notes / "begun").write_text(json.dumps({"start": "of another job"}))
+    result = patcher("verify", "--folder", tmp_path / "shared")
+    said = f"error: rank 1 on {socket.gethostname()}: nothing of rank 0 in {tmp_path / 'shared'}\n"
+    assert result.code == 2 and result.err.startswith(said)
+
+
+def test_ranks_that_have_not_come_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "PATIENCE", 0.2)
+    team = hosts.Ranks(0, 4, 2, tmp_path / "ranks", "job")
+    with hosts.leading(team):
+        team._replace(rank=2).say_hello()
+        team._replace(rank=3, start="another job").say_hello()
+        wrong, found = team.hosts()
+    assert wrong.startswith(f"no word from rank 1, 3 in {tmp_path} on ")
+    assert found == {socket.gethostname(): [0, 2]}
+
+
+def test_line_of_the_script_says_more_than_what_follows_from_it(tmp_path):
+    team = hosts.Ranks(0, 3, 3, tmp_path, "job")
+    whys = ("RuntimeError: Connection closed by peer", "x.py: error: no images", "")
+    for rank, why in enumerate(whys):
+        team.write(f"ended-1-{rank}", {"status": int(rank < 2), "why": why})
+    assert team.failure(1) == "rank 1: x.py: error: no images"
+    assert team.failure(2) == ""
 
 
 FINDINGS = [

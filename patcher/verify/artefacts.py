@@ -41,8 +41,8 @@ def lines(run: Training, epochs: Sequence[int], steps: int) -> str:
 
 def files(folder: Path, others: Sequence[str]) -> str:
     """The checkpoint and its kin are there, and nothing half-written or moved away."""
-    expected = {"checkpoint.pth.tar", "model_best.pth.tar", *others}
-    may = {"checkpoint_previous.pth.tar", "args.json", "metrics.jsonl"}
+    expected = {"checkpoint.pth.tar", *others}
+    may = {"checkpoint_previous.pth.tar", "model_best.pth.tar", "args.json", "metrics.jsonl"}
     found = {path.name for path in folder.iterdir()}
     if missing := sorted(expected - found):
         return f"not written: {', '.join(missing)}"

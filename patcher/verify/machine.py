@@ -58,6 +58,10 @@ def cores() -> int:
     return max(1, count)
 
 
+def _ranks(plan: Setup) -> str:
+    return f"{plan.ranks} rank{'s' * (plan.ranks > 1)}"
+
+
 def findings(found: dict[str, Any], plan: Setup, folder: Path) -> Iterator[Check]:
     yield _versions(found)
     yield _devices(found, plan)
@@ -80,7 +84,7 @@ def _versions(found: dict[str, Any]) -> Check:
 def _devices(found: dict[str, Any], plan: Setup) -> Check:
     devices, facts = found["devices"], {"kind": plan.kind, "devices": found["devices"]}
     if not devices:
-        message = "none: all runs on the CPU, with 2 ranks that share it"
+        message = f"none: all runs on the CPU, with {_ranks(plan)} here"
         hint = "With a GPU here, `nvidia-smi` should list it; see which torch goes with the driver."
         return Check(GROUP, "devices", Standing.WARNING, message, hint, facts)
     names = sorted({device["name"] for device in devices})
@@ -148,7 +152,7 @@ def _open_files(plan: Setup) -> Check:
 
 def _cores(plan: Setup) -> Check:
     count = cores()
-    message = f"{count}, for {plan.ranks} ranks with {plan.workers} loading processes each"
+    message = f"{count}, for {_ranks(plan)} with {plan.workers} loading processes each"
     facts = {"cores": count, "ranks": plan.ranks, "workers": plan.workers}
     if count < plan.ranks * (1 + plan.workers) and plan.kind != "cpu":
         hint = "Give the job more cores: devices will wait for images."

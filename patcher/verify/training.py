@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,8 +80,12 @@ def start(
     folder: Path,
     env: Mapping[str, str],
     tell: Callable[[str], None],
+    is_over: Callable[[], object] = lambda: False,
 ) -> Training:
-    """Run `python` with `command` in a folder, and say where it is.  Leaves a log in the folder."""
+    """Run `python` with `command` in a folder, and say where it is.  Leaves a log in the folder.
+
+    The run is ended as soon as it `is_over` for others.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     run, begun = Training(name), time.monotonic()
     tell(f"{name}: starting")
@@ -95,6 +100,7 @@ def start(
         errors="replace",
         start_new_session=True,  # Ctrl-C is for this process, which then ends the run in order
     )
+    threading.Thread(target=_watch, args=(process, is_over), daemon=True).start()
     try:
         assert process.stdout is not None
         with (folder / "log").open("a") as log:
@@ -107,6 +113,13 @@ def start(
         _end(process)
     run.seconds = time.monotonic() - begun
     return run
+
+
+def _watch(process: subprocess.Popen[str], is_over: Callable[[], object]) -> None:
+    while process.poll() is None:
+        if is_over():
+            _end(process)
+        time.sleep(0.5)
 
 
 def _end(process: subprocess.Popen[str], patience: float = 40.0) -> None:

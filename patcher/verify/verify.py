@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from patcher.build import build, store
 from patcher.build.manifest import MANIFEST
 from patcher.build.project import Project, Request
 from patcher.core.problem import UsageError
-from patcher.verify import artefacts, machine, samples, training
+from patcher.verify import artefacts, hosts, machine, samples, training
 from patcher.verify.findings import Check, Standing, judged
 
 Tell = Callable[[str], None]
@@ -38,7 +38,9 @@ class Options(NamedTuple):
 class Job(NamedTuple):
     """What all trainings share."""
 
-    plan: machine.Setup
+    plan: machine.Setup  # of this host
+    team: hosts.Ranks | None  # of a launcher
+    world: int  # ranks on all hosts
     arch: str
     steps: int  # of an epoch
     build: Path
@@ -50,15 +52,29 @@ class Job(NamedTuple):
 
 
 def verify(project: Project, request: Request, options: Options, tell: Tell) -> Iterator[Check]:
-    """Everything in turn.  Raises UsageError, before any training, for what cannot be run."""
+    """Everything in turn.  Raises UsageError, before any training, for what cannot be run.
+
+    Under a launcher this is for rank 0; the others `hosts.follow` it.
+    """
+    team = hosts.ranks(options.folder)
+    with _folder(options.folder) as folder, hosts.leading(team) if team else nullcontext():
+        yield from _verify(project, request, options, team, folder, tell)
+
+
+def _verify(
+    project: Project,
+    request: Request,
+    options: Options,
+    team: hosts.Ranks | None,
+    folder: Path,
+    tell: Tell,
+) -> Iterator[Check]:
     arch = options.arch or ("shufflenet_v2_x0_5" if options.quick else "resnet18")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("verify starts its own ranks: run it without a launcher, on each host")
     tell("asking torch")
     found = machine.probe(arch)
     if options.cpu:
         found |= {"kind": "cpu", "devices": []}
-    ranks = len(found["devices"]) or 2
+    ranks = team.local_world if team else len(found["devices"]) or 2
     workers = max(1, min(16, machine.cores() // ranks))
     batch_size = 8 * ranks if options.batch_size is None else options.batch_size
     if batch_size < ranks:
@@ -66,24 +82,40 @@ def verify(project: Project, request: Request, options: Options, tell: Tell) -> 
     if batch_size % ranks:
         raise UsageError(f"--batch-size {batch_size}: does not divide by the {ranks} ranks here")
     plan = machine.Setup(found["kind"], ranks, workers, batch_size)
-    with _folder(options.folder) as folder:
-        yield from machine.findings(found, plan, folder)
-        tell("building")
-        files = yield from _intact(project, request, options.out)
-        if not files:
-            return
-        store.write(folder / "build", files, {})
-        steps = 2 if options.quick else 10
-        images = {"train": steps * batch_size, "val": batch_size + 5}
-        data = folder / "data"
-        finding, steps = _images(data, options.data, batch_size, images)
+    yield from machine.findings(found, plan, folder)
+    if team:
+        tell("waiting for all ranks")
+        finding = _hosts(team)
         yield finding
-        env = training.environment(ranks, machine.cores())
-        same = _same_numbers(files)
-        yield from _trainings(
-            Job(plan, arch, steps, folder / "build", data, folder / "runs", env, same, tell),
-            request.series,
-        )
+        if finding.state is Standing.FAILED:
+            return
+    tell("building")
+    files = yield from _intact(project, request, options.out)
+    if not files:
+        return
+    store.write(folder / "build", files, {})
+    steps, world = 2 if options.quick else 10, team.world if team else ranks
+    images_a_step = batch_size // ranks * world
+    images = {"train": steps * images_a_step, "val": images_a_step + 5}
+    data = folder / "data"
+    finding, steps = _images(data, options.data, images_a_step, images)
+    yield finding
+    env = training.environment(ranks, machine.cores())
+    same = _same_numbers(files)
+    runs = folder / "runs"
+    job = Job(plan, team, world, arch, steps, folder / "build", data, runs, env, same, tell)
+    yield from _trainings(job, request.series)
+
+
+def _hosts(team: hosts.Ranks) -> Check:
+    wrong, found = team.hosts()
+    message = ", ".join(f"{host} with {_some(ranks)}" for host, ranks in found.items())
+    hint = "Start verify on every host, with a --folder that all of them share."
+    return judged("machine", "hosts", wrong, message, hint)
+
+
+def _some(ranks: list[int]) -> str:
+    return f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
 
 
 @contextlib.contextmanager
@@ -154,8 +186,7 @@ def _same_numbers(files: Mapping[str, bytes]) -> tuple[str, ...]:
 
 
 def _trainings(job: Job, series: str) -> Iterator[Check]:
-    ranks = job.plan.ranks
-    first = _distributed(job, f"distributed.py, {ranks} ranks", "--epochs", "1")
+    first = _distributed(job, 1)
     yield _ended("DistributedDataParallel", first)
     if first.status == 0:
         out = job.runs / "distributed/out"
@@ -163,10 +194,14 @@ def _trainings(job: Job, series: str) -> Iterator[Check]:
             "distributed", "lines", artefacts.lines(first, [0], job.steps), "each step once"
         )
         yield _speed(first, job, series)
-        second = _distributed(job, "distributed.py, resumed", "--epochs", "2")
+        second = _distributed(job, 2)
         yield _resumed(second, job)
         if second.status == 0:
             yield from _left_by("distributed", job, out, second, 2)
+    if job.team:
+        why = "one process on one host: `verify` without a launcher tries it"
+        yield Check("dataparallel", "DataParallel", Standing.SKIPPED, why)
+        return
     single = _dataparallel(job)
     yield _ended("DataParallel", single)
     if single.status == 0:
@@ -178,24 +213,30 @@ def _trainings(job: Job, series: str) -> Iterator[Check]:
         yield judged("dataparallel", "csv", wrong, "a row for the epoch")
 
 
-def _common(job: Job) -> list[str]:
+def _common(job: Job, out: Path) -> list[str]:
     plan = job.plan
     settings = {"--data": job.data, "--arch": job.arch, "-b": plan.batch_size, "-j": plan.workers}
     words = [str(word) for pair in settings.items() for word in pair]
-    return [*words, *RATE, "-p", "1", "--device", plan.kind, "--output-dir", "out"]
+    return [*words, *RATE, "-p", "1", "--device", plan.kind, "--output-dir", str(out)]
 
 
-def _distributed(job: Job, name: str, *more: str) -> training.Training:
-    command = [*training.TORCHRUN, f"--nproc_per_node={job.plan.ranks}"]
-    command += [str(job.build / "distributed.py"), *_common(job), *job.same_numbers]
+def _distributed(job: Job, epochs: int) -> training.Training:
+    """Train up to so many epochs, and resume where there is something to resume."""
+    name = f"distributed.py, {'resumed' if epochs > 1 else f'{job.world} ranks'}"
     folder = job.runs / "distributed"
-    return training.start(name, [*command, "--resume", "auto", *more], folder, job.env, job.tell)
+    command = [str(job.build / "distributed.py"), *_common(job, folder / "out")]
+    command += [*job.same_numbers, "--resume", "auto", "--epochs", str(epochs)]
+    if job.team:
+        return job.team.lead(epochs, name, command, job.tell)
+    launcher = [*training.TORCHRUN, f"--nproc_per_node={job.plan.ranks}"]
+    return training.start(name, [*launcher, *command], folder, job.env, job.tell)
 
 
 def _dataparallel(job: Job) -> training.Training:
-    command = [str(job.build / "dataparallel.py"), *_common(job), *job.same_numbers]
     folder, env = job.runs / "dataparallel", training.environment(1, machine.cores())
-    return training.start("dataparallel.py", [*command, "--epochs", "1"], folder, env, job.tell)
+    command = [str(job.build / "dataparallel.py"), *_common(job, folder / "out")]
+    command += [*job.same_numbers, "--epochs", "1"]
+    return training.start("dataparallel.py", command, folder, env, job.tell)
 
 
 def _ended(name: str, run: training.Training) -> Check:
@@ -220,17 +261,18 @@ def _left_by(
 ) -> Iterator[Check]:
     """Findings about the output folder of a run that is over."""
     job.tell("computing the accuracy anew")
+    said = run.results[-1] if run.results else (-1.0, -1.0)
     others = ["dataparallel.csv"] if group == "dataparallel" else []
+    others += ["model_best.pth.tar"] if said[0] > 0 else []  # 0 % is no new best
     yield judged(group, "files", artefacts.files(out, others), "nothing missing or half-written")
     state = artefacts.read(out / "checkpoint.pth.tar", job.data)
-    ranks = job.plan.ranks if group == "distributed" else 1
+    ranks = job.world if group == "distributed" else 1
     wrong = artefacts.checkpoint(state, epochs, ranks)
     processes = f"{ranks} process{'es' * (ranks > 1)}"
     message = f"loads, after {epochs} of {epochs} epochs, from a run of {processes}"
     yield judged(group, "checkpoint", wrong, message)
     images = sum(1 for path in (job.data / "val").rglob("*") if path.is_file())
     slack = 0.0 if job.plan.kind == "cpu" else 100 / images  # kernels of a device round otherwise
-    said = run.results[-1] if run.results else (-1.0, -1.0)
     message = f"Acc@1 {said[0]:.3f} %, Acc@5 {said[1]:.3f} %, as computed anew one by one"
     yield judged(group, "accuracy", artefacts.accuracy(state, said, slack), message)
     if (out / "metrics.jsonl").exists():
@@ -252,7 +294,8 @@ def _speed(run: training.Training, job: Job, series: str) -> Check:
     seconds, wait = sum(step.time for step in steps), sum(step.wait for step in steps)
     if not seconds:
         return Check("distributed", "speed", Standing.SKIPPED, "too few steps to measure")
-    rate, share = job.plan.batch_size * len(steps) / seconds, wait / seconds
+    images_a_step = job.plan.batch_size // job.plan.ranks * job.world
+    rate, share = images_a_step * len(steps) / seconds, wait / seconds
     facts = {"images_per_second": rate, "data_wait": share, "steps": len(steps)}
     plural = "s" * (len(steps) > 1)
     message = f"{rate:.1f} images/s over {len(steps)} step{plural}, "
