@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -312,6 +313,25 @@ def test_one_of_several_processes_wins():
         timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_release_in_the_middle_of_a_write_leaves_nothing(monkeypatch):
+    """A signal is heard in another thread, while this one names its run in the lock."""
+    owner.take()
+    written, threads = owner.written, []
+
+    def struck(me):
+        threads.append(Thread(target=owner.release))
+        threads[0].start()
+        threads[0].join(0.2)
+        return written(me)
+
+    monkeypatch.setattr(owner, "written", struck)
+    owner.name_run("abc")
+    threads[0].join()
+    assert os.listdir() == []
+    owner.name_run("too late")
+    assert os.listdir() == []
 
 
 def test_release_removes_ones_own_lock_only(monkeypatch):

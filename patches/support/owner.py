@@ -24,6 +24,7 @@ BEAT, PATIENCE = 10, 60
 FIELDS = ("owner", "run", "host", "pid", "machine", "born", "since")
 
 _mine: Any = None  # what this process has said in the lock
+_busy = threading.Lock()  # a signal may end this process while it writes in the lock
 _own = uuid.uuid4().hex[:8]  # two containers may have the same host name, and pid
 
 
@@ -49,10 +50,8 @@ def take() -> "str | None":
         elif there["owner"] == me["owner"]:
             break  # a network disk may have made a link, and its answer got lost
         elif is_alive(there):
-            return (
-                f"{os.getcwd()}: another job writes here since {there['since']} ({said(there)}): "
-                "wait for its end, or choose another --output-dir"
-            )
+            who = f"another job writes here since {there['since']} ({said(there)})"
+            return f"{os.getcwd()}: {who}: wait for its end, or choose another --output-dir"
         elif taken_over(there, me):
             print_once(f"{LOCK}: its owner is gone ({said(there)})")
             break
@@ -64,9 +63,10 @@ def take() -> "str | None":
 
 def name_run(run: str):
     """Say in the lock which run writes here, once that is known."""
-    _mine["run"] = run
-    if not is_lost():
-        os.replace(written(_mine), LOCK)
+    with _busy:
+        if _mine and not is_lost():
+            _mine["run"] = run
+            os.replace(written(_mine), LOCK)
 
 
 def is_lost() -> bool:
@@ -77,9 +77,12 @@ def is_lost() -> bool:
 
 def release():
     """Remove the lock, unless it is another process's by now. A forked child leaves it alone."""
-    there = read() if _mine and _mine["pid"] == os.getpid() else None
-    if there and there["owner"] == _mine["owner"]:
-        os.remove(LOCK)
+    global _mine
+    with _busy:
+        there = read() if _mine and _mine["pid"] == os.getpid() else None
+        if there and there["owner"] == _mine["owner"]:
+            os.remove(LOCK)
+            _mine = None
 
 
 def linked(me) -> bool:
