@@ -95,7 +95,10 @@ def check_checkpoints(folder, arch, epochs):
     return last, best
 
 
-@pytest.mark.parametrize(("series", "gpus"), [("guide", 2), ("standard", 2), ("standard", None)])
+@pytest.mark.parametrize(
+    ("series", "gpus"),
+    [("guide", 2), pytest.param("standard", 2, marks=pytest.mark.thorough), ("standard", None)],
+)
 def test_distributed_trains_on_two_ranks(series, gpus, build_of, command, data):
     script = build_of("--series", series) / "distributed.py"
     options = ["--data", data, *SMALL, "--batch-size", "4", "--epochs", "3"]
@@ -168,7 +171,7 @@ def test_a_vision_transformer_trains_on_two_ranks(build_of, run, data):
     ("arguments", "options", "ids"),
     [
         ((), ("--gpus", "2,0-1"), [2, 0, 1]),
-        ((), (), [0, 1, 2]),
+        pytest.param((), (), [0, 1, 2], marks=pytest.mark.thorough),
         (("--set", "configurable_gpus.gpus=1,2"), (), [1, 2]),
     ],
     ids=["chosen when it runs", "every visible GPU", "written into the script"],
@@ -245,6 +248,7 @@ def test_gpus_that_cannot_be_had_are_one_clear_line(options, gpus, words, build_
 UPSTREAM = ["--workers", "0", "--epochs", "1"]
 
 
+@pytest.mark.thorough
 def test_upstream_has_no_rank_under_torchrun(command, data):
     script = ROOT / "upstream" / "distributed.py"
     options = ["--data", data, *SMALL, *UPSTREAM, "--batch-size", "4"]

@@ -94,7 +94,9 @@ def test_two_ranks_start_from_weights_that_one_of_them_fetched(
             ]
 
 
-@pytest.mark.parametrize("name", ["distributed.py", "dataparallel.py"])
+@pytest.mark.parametrize(
+    "name", ["distributed.py", pytest.param("dataparallel.py", marks=pytest.mark.thorough)]
+)
 def test_no_python_warning_arises_anywhere(name, build_of, command, data, driver):
     # As in the run above, but nothing is ignored, the CPU is what it is, and the warning of --seed
     # is a line.

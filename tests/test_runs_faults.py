@@ -886,7 +886,10 @@ def launched(command, build_of, noise):
 
 @pytest.mark.parametrize(
     "fault",
-    [{"at": "step", "nth": 3, "rank": 1}, {"at": f"write {FILES[0]}.tmp", "nth": 2, "bytes": 3000}],
+    [
+        pytest.param({"at": "step", "nth": 3, "rank": 1}, marks=pytest.mark.thorough),
+        {"at": f"write {FILES[0]}.tmp", "nth": 2, "bytes": 3000},
+    ],
     ids=["between steps", "during a save"],
 )
 def test_a_launcher_that_restarts_a_killed_rank_ends_like_an_undisturbed_run(
@@ -906,6 +909,7 @@ def test_a_launcher_that_restarts_a_killed_rank_ends_like_an_undisturbed_run(
     assert not (why := wrong_end(done, whole())), why
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_stopped_under_max_restarts_is_started_again(launched, whole):
     """B13: torchrun takes every status but 0 for a failure; what was saved is gone on from."""
     fault = {"at": "step", "nth": 2, "rank": 1, "to": [1], "do": "SIGTERM", "rest": True}
@@ -931,7 +935,12 @@ def test_ranks_end_with_a_launcher_that_was_killed(launched, begin, whole):
 
 
 @pytest.mark.parametrize(
-    ("to", "name"), [(["agent"], "SIGTERM"), ([1], "SIGTERM"), (["agent", 0, 1], "SIGUSR1")]
+    ("to", "name"),
+    [
+        (["agent"], "SIGTERM"),
+        pytest.param([1], "SIGTERM", marks=pytest.mark.thorough),
+        pytest.param(["agent", 0, 1], "SIGUSR1", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_signal_under_a_launcher_saves_and_ends_all_ranks(to, name, launched, begin, whole):
     """A5: also where the launcher, which does not know SIGUSR1, dies of it at once."""

@@ -83,7 +83,7 @@ def test_mean_is_that_of_all_images_since_the_line_before(job):
                 assert line[name] == pytest.approx(mean, rel=1e-4)
 
 
-@pytest.mark.parametrize("every", [0, 1, 3])
+@pytest.mark.parametrize("every", [0, pytest.param(1, marks=pytest.mark.thorough), 3])
 @pytest.mark.parametrize(
     "fault",
     [

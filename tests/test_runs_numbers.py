@@ -127,7 +127,13 @@ def check(result, data, outs, steps):
 
 @pytest.mark.parametrize(
     "ranks, batch_size, steps",
-    [(1, 70, 1), (1, 9, 3), (2, 10, 3), (2, 24, 1), (2, 4, 6), (3, 9, 3), (3, 12, 2), (4, 4, 6)],
+    [
+        *((1, 9, 3), (2, 10, 3), (3, 9, 3), (4, 4, 6)),
+        *(
+            pytest.param(*one, marks=pytest.mark.thorough)
+            for one in ((1, 70, 1), (2, 24, 1), (2, 4, 6), (3, 12, 2))
+        ),
+    ],
 )
 def test_distributed_prints_the_true_numbers_at_every_world_size(
     ranks, batch_size, steps, script, run, data

@@ -29,8 +29,10 @@ def script(build_of):
         # The environment wins over an old wrapper's flag.
         ([*TORCHRUN, "--nproc_per_node=2"], ["--local_rank", "0"], 2),
         ([*LAUNCH, "--nproc_per_node=2"], [], 2),  # passes --local-rank=N
-        ([*LAUNCH, "--use_env", "--nproc_per_node=2"], [], 2),
-        ([], [], 1),
+        pytest.param(
+            [*LAUNCH, "--use_env", "--nproc_per_node=2"], [], 2, marks=pytest.mark.thorough
+        ),
+        pytest.param([], [], 1, marks=pytest.mark.thorough),
     ],
     ids=["torchrun and a flag", "launch", "launch --use_env", "plain python"],
 )
@@ -75,7 +77,11 @@ MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     ("of_all", "of_a_rank"),
     [
         (SRUN, ["SLURM_PROCID", "SLURM_LOCALID"]),
-        (MPIRUN, ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"]),
+        pytest.param(
+            MPIRUN,
+            ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"],
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["srun", "mpirun"],
 )
@@ -226,6 +232,7 @@ def test_host_that_alone_has_no_data_says_so_once_and_names_itself(hosts, data, 
     assert line.startswith(start) and errors_in(good) == []
 
 
+@pytest.mark.thorough
 def test_hosts_with_other_numbers_of_processes_end_in_one_line_each(hosts, data):
     """A3: in seconds, and not after --timeout."""
     agents, logs = hosts((2, "--data", data), (1, "--data", data, "--batch-size", "4"))
@@ -312,7 +319,9 @@ def test_a_senseless_number_is_one_line_before_anything_starts(
 # The scripts and support/ beside them
 
 
-@SCRIPTS
+@pytest.mark.parametrize(
+    "name", ["distributed.py", pytest.param("dataparallel.py", marks=pytest.mark.thorough)]
+)
 def test_a_copied_build_runs_from_any_working_directory(
     name, build_of, command, data, weights, tmp_path
 ):

@@ -57,7 +57,7 @@ def row(start):
     return register
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize("what", table())
 def test_job_stops_as_the_table_says(what, ranks, request):
     scenario = next((SCENARIOS[start] for start in SCENARIOS if what.startswith(start)), None)
@@ -102,7 +102,7 @@ def stopped(ranks, plans, begin, whole, steps):
 def to_one_or_all(ranks, begin, whole):
     """A4, A13: schedulers and people."""
     who = [[0], [ranks - 1], [*range(ranks)]]
-    pairs = [*zip(SIGNALS, who * 2), *((SIGNALS[0], to) for to in who[1 : 2 * ranks - 1])]
+    pairs = [*zip(SIGNALS, who * 2), *((SIGNALS[0], to) for to in who[1:])]
     plans = [
         {"at": "step", "nth": 3, "rank": to[-1], "to": to, "do": name, "rest": True}
         for name, to in pairs

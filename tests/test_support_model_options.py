@@ -93,7 +93,10 @@ def test_model_that_has_no_such_thing_ends_the_job_in_one_line(tmp_path, capsys,
     assert line.endswith(words)
 
 
-@pytest.mark.parametrize("arch, size", [("googlenet", 224), ("inception_v3", 299)])
+@pytest.mark.parametrize(
+    "arch, size",
+    [pytest.param("googlenet", 224, marks=pytest.mark.thorough), ("inception_v3", 299)],
+)
 def test_model_of_several_outputs_trains_with_one(tmp_path, arch, size):
     args = arguments(tmp_path, arch, "--dropout", "0")
     network.check(args)

@@ -148,7 +148,7 @@ each_count = pytest.mark.parametrize("workers", [0, 2])
 
 @each_device
 @each_count
-@pytest.mark.parametrize("size", [0, 3, 7])
+@pytest.mark.parametrize("size", [0, 7, pytest.param(3, marks=pytest.mark.thorough)])
 def test_batches_are_those_of_the_loader(size, workers, device, streams):
     loader = torch.utils.data.DataLoader(Numbers(size), 3, num_workers=workers)
     for _ in range(2):
@@ -160,7 +160,7 @@ def test_batches_are_those_of_the_loader(size, workers, device, streams):
 
 @each_device
 @each_count
-@pytest.mark.parametrize("bad", [0, 4, 6])
+@pytest.mark.parametrize("bad", [0, pytest.param(4, marks=pytest.mark.thorough), 6])
 def test_an_error_of_a_worker_comes_after_the_batches_before_it(bad, workers, device, streams):
     loader = torch.utils.data.DataLoader(Numbers(9, bad), 2, num_workers=workers)
     batches = prefetch.ahead(loader, device)

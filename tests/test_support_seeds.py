@@ -192,7 +192,7 @@ def test_a_resumed_epoch_draws_in_its_steps_what_the_whole_one_draws_there(rank,
 
     def drawn(epoch, done=0, seed=3):
         run = run_at(epoch, images=done, seed=seed)
-        loader = SimpleNamespace(sampler=range(20), batch_size=4)
+        loader = torch.utils.data.DataLoader(range(20), batch_size=4)
         first = run.begin_epoch(epoch, loader, [])
         torch.manual_seed(done)  # whatever state the process is in
         masks = {}

@@ -241,14 +241,15 @@ VARIANTS = {
 }
 
 
-def few(labels: list, quick: int) -> list:
-    """Some variants; all but the first ones wait for the thorough run."""
-    later = [pytest.param(label, marks=pytest.mark.thorough) for label in labels[quick:]]
-    return [*labels[:quick], *later]
+def each_kind(serves: bool = False, quick: int | None = None) -> list:
+    """Every variant, or all that serve.
 
-
-SERVING = [label for label, variant in VARIANTS.items() if variant.serves and not variant.alike]
-SERVING += [label for label, variant in VARIANTS.items() if variant.serves and variant.alike]
+    Those like another one wait for the thorough run, and of the others all but the first `quick`.
+    """
+    labels = [label for label, one in VARIANTS.items() if one.serves or not serves]
+    first = [label for label in labels if not VARIANTS[label].alike][:quick]
+    later = [label for label in labels if label not in first]
+    return [*first, *(pytest.param(label, marks=pytest.mark.thorough) for label in later)]
 
 
 def scripts(label: str) -> dict[str, bytes]:
@@ -319,9 +320,7 @@ def test_series_says_of_a_variant_what_the_table_says(label):
     assert any(result.stale for result in judged.values()) == is_stale(label)
 
 
-@pytest.mark.parametrize(
-    "label", few([*SERVING, *(label for label in VARIANTS if label not in SERVING)], quick=3)
-)
+@pytest.mark.parametrize("label", each_kind(quick=3))
 def test_each_patch_alone_says_the_same(label):
     for name, source in scripts(label).items():
         assert rows(alone(name, source)) == VARIANTS[label].verdicts.get(name, {})
@@ -376,7 +375,7 @@ def test_result_under_twenty_lines_is_ours_to_the_byte():
         assert result.after == under_twenty_lines(ours.decode()).encode()
 
 
-@pytest.mark.parametrize("label", few(SERVING, quick=1))
+@pytest.mark.parametrize("label", each_kind(serves=True, quick=1))
 def test_result_serves_every_purpose(label, tmp_path):
     pytest.importorskip("torch")
     from builds import missed
