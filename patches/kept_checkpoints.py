@@ -31,5 +31,7 @@ class KeptCheckpoints(Patch):
         if self.function != "main_worker" or self.is_done_in(updated):
             return updated
         epoch = places.loop_variable(updated)
+        if epoch is None:
+            self.refuse("main_worker has no loop over epochs", original)
         code = f"{self.add_options('output_folder')}.keep({epoch} + 1, {self.args}.keep)\n"
         return self.insert(updated, Place.SAVED, code, rank=10)

@@ -49,6 +49,8 @@ class ValInterval(Patch):
         return updated.with_deep_changes(updated.body, body=body)
 
     def _where_due(self, line, accuracy: str) -> list[cst.CSTNode]:
+        if self.epoch is None:
+            self.refuse("the loop over epochs has no name for them", line)
         due = f"{self.add_options('validation')}.is_due({self.epoch}, {self.args})"
         code = f"{accuracy} = 0.\nif {due}:\n    pass\n"
         none, choice = syntax.statements(code, self.module.default_newline)

@@ -21,6 +21,7 @@ NODES = {
     one for one in vars(cst).values() if isinstance(one, type) and issubclass(one, cst.CSTNode)
 }
 COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+# Fields that hold no code begin so.
 SPACES = ("whitespace", "leading_lines", "lines_", "trailing", "header", "footer", "indent", "new")
 PUNCTUATION: tuple[str, ...] = ("lpar", "rpar", "lbracket", "rbracket", "lbrace", "rbrace")
 PUNCTUATION += ("comma", "dot", "semicolon", "equal", "posonly_ind", "asynchronous")

@@ -112,10 +112,10 @@ def append(entry, run):
     try:
         with open(METRICS, "ab") as file:
             file.write(json.dumps(entry).encode() + b"\n")
+        events.add(entry)
     except OSError as error:
         reason = f"{error.strerror}; the checkpoints stay as they are"
         exit_with_error(f"cannot write {os.path.abspath(METRICS)}: {reason}")
-    events.add(entry)
 
 
 def device_memory(model: torch.nn.Module) -> "float | None":
